@@ -1,0 +1,29 @@
+"""Errors a user can put right: shown as one message, never as a traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Bad input: the message says the rule, what came, and what to do (exit status 2)."""
+
+
+class CellError(Exception):
+    """One cell cannot go on, for example a loss that is not finite; the other cells do (exit status 1)."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """The error for a name that is not installed: suggests the nearest and lists the rest.
+
+    Args:
+        kind: what the name stands for, in the singular (``"method"``).
+        name: what the user wrote.
+        known: the names that would have worked.
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    listed = ", ".join(names) if names else "none"
+    return UserError(f"unknown {kind} {name!r}.{hint} Installed: {listed}.")
