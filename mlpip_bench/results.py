@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 from scipy import stats
 
@@ -20,6 +20,8 @@ SCHEMA = 1
 """Version of the record format; a record of another version is an error, not a guess."""
 
 Json = Mapping[str, Any]
+Better: TypeAlias = Literal["higher", "lower"]
+Model: TypeAlias = Literal["best", "last"]
 
 
 @dataclass(frozen=True)
@@ -37,16 +39,18 @@ class Scores:
 
     metric: str
     unit: str
-    better: Literal["higher", "lower"]
+    better: Better
     way: int
     shot: int
     queries: int
-    model: Literal["best", "last"]
+    model: Model
     per_task: tuple[float, ...]
 
     def __post_init__(self) -> None:
         if not self.per_task or not all(math.isfinite(s) for s in self.per_task):
             raise ValueError(f"{self.metric}: scores must be finite and at least one; got {self.per_task[:5]}...")
+        if self.better not in get_args(Better) or self.model not in get_args(Model):
+            raise ValueError(f"{self.metric}: better is {self.better!r} and model {self.model!r}; one is no known word")
 
 
 @dataclass(frozen=True)
@@ -107,20 +111,22 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         UserError: the folder cannot be written or the disk is full; no partial file is left behind.
     """
-    temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:  # an interrupt, too
             with contextlib.suppress(OSError):
-                os.unlink(temporary)
+                temporary.unlink()
+            raise
+    except OSError as error:
         raise UserError(
             f"cannot write {path}: {error.strerror or error}. Free some space or choose another folder with --results, "
             "then run the same command again: it goes on from what is already there."
@@ -149,7 +155,8 @@ def load(path: Path) -> Record:
         return Record(**raw)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
-            f"a record must be readable and whole; {path} is not: {error}. Restore it, or move it away and run its cell again."
+            f"a record must be readable and whole; {path} is not: {error}. "
+            "Restore it, or move it away and run its cell again."
         ) from error
 
 

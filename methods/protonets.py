@@ -1,0 +1,71 @@
+"""Prototypical networks: a linear classifier read off the class means.
+
+psi: weights mu_c and bias -|mu_c|^2/2 of each class (paper, Eq. 7 and 8), a point mass.
+Reference: Snell, Swersky & Zemel, NeurIPS 2017.
+
+Differences from their paper: one way for training and test, as in the paper's table 1; Euclidean
+distance enters as h.mu - |mu|^2/2, half the squared distance up to a constant of the query, where
+their logits are the full squared distance (a factor of 2, the ``scale``); the best model on
+validation replaces early stopping and retraining on the validation classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution
+
+from mlpip_bench.api import Method, Posterior, Problem
+from mlpip_bench.distributions import Delta, linear_logits
+from mlpip_bench.networks import FeatureExtractor
+from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.tasks import Labelled, TaskBatch
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of prototypical networks.
+
+    Attributes:
+        scale: factor on the logits; 2 makes them Snell et al.'s squared distances, 1 the paper's Eq. 8.
+    """
+
+    scale: float = 1.0
+
+
+class ProtoNets(Method[Delta]):
+    """Class means of features as the parameters of a linear classifier."""
+
+    reference = "Snell et al. 2017, Prototypical Networks for Few-shot Learning (NeurIPS)"
+    psi = "point mass at {mu_c, -|mu_c|^2/2}, a linear classifier from class means"
+    Settings = Settings
+    settings: Settings
+    presets: ClassVar = {
+        "paper": {
+            "*": {"learning_rate": 1e-3, "halve_every": 2_000, "iterations": 20_000, "tasks_per_batch": 1},
+            "omni": {"train_queries": 5},
+        },
+    }
+
+    def __init__(self, problem: Problem, settings: Settings) -> None:
+        super().__init__(problem, settings)
+        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
+
+    def amortize(self, support: Labelled) -> Posterior[Delta]:
+        """Class means mu_c, and the bias that completes the square (Eq. 7)."""
+        features, statistics = self.extractor(support.x)
+        means = support.class_means(features)
+        bias = -means.square().sum(-1, keepdim=True) / 2
+        return Posterior(Delta(torch.cat([means, bias], -1), event_dim=2), statistics)
+
+    def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
+        """Softmax of h(x).mu_c - |mu_c|^2/2 (Eq. 8)."""
+        features, _ = self.extractor(query_x, q.support)
+        return Categorical(logits=self.settings.scale * linear_logits(features, q.psi.mean), validate_args=False)
+
+    def loss(self, batch: TaskBatch) -> Tensor:
+        """Cross-entropy of the queries."""
+        return mlpip_loss(self.predictive(self.amortize(batch.support), batch.query.x), batch.query)

@@ -1,0 +1,193 @@
+"""The two plugin interfaces: a meta-learner, and a rule of measurement.
+
+ML-PIP (paper, section 2): an amortizer maps a support set D to q(psi | D), and the predictive is
+q(y | x, D) = integral of p(y | x, psi, theta) q(psi | D) d psi.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from mlpip_bench.errors import UserError, unknown_name
+from mlpip_bench.networks import ExtractorSpec
+from mlpip_bench.normalization import NormMode, Statistics
+from mlpip_bench.tasks import Labelled, TaskBatch
+
+if TYPE_CHECKING:
+    from mlpip_bench.evaluate import Evaluation
+    from mlpip_bench.metrics import Metric
+    from mlpip_bench.results import Scores
+
+Psi = TypeVar("Psi", bound=Distribution)
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior(Generic[Psi]):
+    """q(psi | D) of a batch of tasks: a value; nothing about a task is kept on a module.
+
+    Attributes:
+        psi: distribution over the task parameters, its first dimension is ``task``.
+        support: the support set's normalisation statistics, inferred from D like psi.
+    """
+
+    psi: Psi
+    support: Statistics = ()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a method is built for.
+
+    Attributes:
+        extractor: shape of the shared feature extractor.
+        norm: normalisation mode.
+        way: classes of a training task.
+    """
+
+    extractor: ExtractorSpec
+    norm: NormMode
+    way: int
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Budget and optimiser of a meta-training run; Adam throughout.
+
+    Attributes:
+        iterations: optimiser steps.
+        tasks_per_batch: tasks of each step.
+        train_queries: queries per class in training.
+        learning_rate: Adam's.
+        halve_every: halve the learning rate every so many iterations; 0 keeps it constant.
+        validate_every: iterations between validations, which choose the best model.
+        validation_tasks: tasks of a validation, always the same.
+        test_tasks: tasks of the fixed test stream.
+    """
+
+    iterations: int
+    tasks_per_batch: int
+    train_queries: int
+    learning_rate: float
+    halve_every: int = 0
+    validate_every: int = 250
+    validation_tasks: int = 100
+    test_tasks: int = 600
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """Settings of a method that has none."""
+
+
+class Method(nn.Module, abc.ABC, Generic[Psi]):
+    """A meta-learner: three functions of tensors that carry a leading ``task`` dimension.
+
+    A plugin subclasses this, names its class attributes and registers an entry point in the group
+    ``mlpip_bench.methods``. Modules and parameters made in ``__init__`` are trained by the suite.
+
+    Attributes:
+        reference: where the method comes from.
+        psi: what the task parameters are, in a few words.
+        Settings: frozen dataclass of the method's own settings, with defaults.
+        presets: what a budget changes: ``{preset: {"*" | data set | bench: {field: value}}}`` over the
+            fields of :class:`TrainingPlan` and ``Settings``; the more specific entry wins.
+        xfail_checks: conformance checks that the method fails by its nature, with the reason.
+    """
+
+    reference: ClassVar[str]
+    psi: ClassVar[str]
+    Settings: ClassVar[type] = NoSettings
+    presets: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
+    xfail_checks: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, problem: Problem, settings: Any) -> None:
+        super().__init__()
+        self.problem = problem
+        self.settings = settings
+
+    @abc.abstractmethod
+    def amortize(self, support: Labelled) -> Posterior[Psi]:
+        """q(psi | D) for all tasks of the batch at once, in training as in evaluation."""
+
+    @abc.abstractmethod
+    def predictive(self, q: Posterior[Psi], query_x: Float[Tensor, "task point ..."]) -> Distribution:
+        """q(y | x, D), with batch shape ``(task, point)``."""
+
+    @abc.abstractmethod
+    def loss(self, batch: TaskBatch) -> Float[Tensor, ""]:
+        """Training objective, in nats per query point."""
+
+
+class EvalProtocol(abc.ABC):
+    """A rule of measurement, the same for every method.
+
+    Attributes:
+        description: what it measures, in one line.
+        metrics: the metrics it reports.
+    """
+
+    description: ClassVar[str]
+    metrics: ClassVar[tuple[Metric, ...]]
+
+    @abc.abstractmethod
+    def measure(self, evaluation: Evaluation) -> list[Scores]:
+        """Per-task scores of a trained model."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A method's plan and settings after preset and user overrides.
+
+    Attributes:
+        plan: the training plan.
+        settings: an instance of the method's ``Settings``.
+    """
+
+    plan: TrainingPlan
+    settings: Any = field(default_factory=NoSettings)
+
+
+def resolve(
+    method: type[Method[Any]],
+    name: str,
+    default: Mapping[str, Any],
+    preset: str,
+    scopes: tuple[str, ...],
+    overrides: Mapping[str, Any],
+) -> Resolved:
+    """Layer a bench's default budget, the method's preset and the user's overrides.
+
+    Args:
+        method: the plugin.
+        name: its registered name, for messages.
+        default: fields of the plan that the bench sets for all methods.
+        preset: budget name.
+        scopes: keys of the preset from the most general to the most specific.
+        overrides: what the user set; fields of the plan or of the settings.
+
+    Raises:
+        UserError: an override that names no field, or has a value of the wrong type.
+    """
+    merged: dict[str, Any] = dict(default)
+    for scope in ("*", *scopes):
+        merged |= method.presets.get(preset, {}).get(scope, {})
+    merged |= overrides
+    plan_fields = {f.name for f in fields(TrainingPlan)}
+    setting_fields = {f.name for f in fields(method.Settings)}
+    for key in merged:
+        if key not in plan_fields | setting_fields:
+            raise unknown_name(f"setting of {name}", key, plan_fields | setting_fields)
+    try:
+        return Resolved(
+            TrainingPlan(**{k: v for k, v in merged.items() if k in plan_fields}),
+            method.Settings(**{k: v for k, v in merged.items() if k in setting_fields}),
+        )
+    except (TypeError, ValueError) as error:
+        raise UserError(f"settings of {name} are not valid: {error}") from error

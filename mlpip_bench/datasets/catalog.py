@@ -1,0 +1,310 @@
+"""The data sets that benches name: where each is looked for, what stands in for it, and whether it is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import PIL
+
+from mlpip_bench.datasets import mini_imagenet, omniglot, tiny_imagenet
+from mlpip_bench.datasets.base import SPLITS, ImageDataset
+from mlpip_bench.datasets.cache import cached
+from mlpip_bench.datasets.reading import Found, listed, shortfall
+from mlpip_bench.errors import UserError, unknown_name
+
+SourceChoice = Literal["auto", "real", "procedural"]
+
+CHECKSUMS = "SHA256SUMS"
+
+_log = logging.getLogger("mlpip_bench")
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Settings of the real Omniglot; the other data sets have one split and are not touched by them.
+
+    Attributes:
+        split: ``random``, by character, or ``vinyals``, by alphabet.
+        resize: ``nearest``, which most published results saw, or ``antialias``.
+    """
+
+    split: omniglot.Split = "random"
+    resize: omniglot.Resize = "nearest"
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A procedural data set that is used where the real one is missing."""
+
+    name: str
+    make: Callable[[], ImageDataset]
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A data set that benches can name.
+
+    Attributes:
+        key: the name that benches use.
+        title: what it is.
+        folders: the names that its folder may have, in lower case.
+        layouts: what its folder may hold.
+        version: version of its reader.
+        find: finds it in a folder.
+        stand_in: what is used where it is missing.
+    """
+
+    key: str
+    title: str
+    folders: tuple[str, ...]
+    layouts: tuple[str, ...]
+    version: int
+    find: Callable[[Path, DataOptions], Found | None]
+    stand_in: StandIn | None
+
+
+@dataclass(frozen=True)
+class SourceStatus:
+    """A row of ``list data``.
+
+    Attributes:
+        source: the data set.
+        status: ``found``, ``not found``, or ``broken``.
+        detail: layout and folder, what is missing, or what is wrong.
+    """
+
+    source: DataSource
+    status: Literal["found", "not found", "broken"]
+    detail: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """A row of ``verify``: what was checked, how it came out, and why."""
+
+    what: str
+    status: Literal["ok", "incomplete", "skipped", "failed"]
+    detail: str
+
+
+def _glyphs() -> ImageDataset:
+    from mlpip_bench.datasets import glyphs
+
+    return cached("glyphs", {"generator": "glyphs", "version": glyphs.VERSION}, glyphs.build_glyphs)
+
+
+def _patches() -> ImageDataset:
+    from mlpip_bench.datasets import patches
+
+    return cached("patches", {"generator": "patches", "version": patches.VERSION}, patches.build_patches)
+
+
+SOURCES = {
+    source.key: source
+    for source in (
+        DataSource(
+            "omni",
+            "Omniglot: 1623 handwritten characters, 20 drawings each, 28x28",
+            omniglot.FOLDERS,
+            omniglot.LAYOUTS,
+            omniglot.VERSION,
+            lambda folder, options: omniglot.find(folder, options.split, options.resize),
+            StandIn("glyphs", _glyphs),
+        ),
+        DataSource(
+            "tiny",
+            "Tiny-ImageNet-32: 100 classes of natural images, 300 each, 32x32 RGB",
+            tiny_imagenet.FOLDERS,
+            tiny_imagenet.LAYOUTS,
+            tiny_imagenet.VERSION,
+            lambda folder, _options: tiny_imagenet.find(folder),
+            None,
+        ),
+        DataSource(
+            "mini",
+            "miniImageNet: 100 classes of natural images, 600 each, 84x84 RGB",
+            mini_imagenet.FOLDERS,
+            mini_imagenet.LAYOUTS,
+            mini_imagenet.VERSION,
+            lambda folder, _options: mini_imagenet.find(folder),
+            StandIn("patches", _patches),
+        ),
+    )
+}
+
+
+def load(
+    dataset: str, *, source: SourceChoice, data_root: Path | None, options: DataOptions | None = None
+) -> ImageDataset:
+    """Load a data set, from the cache where it was read before.
+
+    Args:
+        dataset: a key of ``SOURCES``.
+        source: ``real``; ``procedural``, the stand-in; or ``auto``, the real one where it is found, else, with a
+            warning in the log, the stand-in. The result's ``source`` says which it is.
+        data_root: folder below which real data is looked for.
+        options: settings of Omniglot; None for the default.
+
+    Raises:
+        UserError: it is not there, or is there but broken: broken data never makes way for the stand-in.
+    """
+    entry, options = _entry(dataset), options or DataOptions()
+    if source == "procedural":
+        if entry.stand_in is None:
+            raise UserError(f"{dataset} has no stand-in: it needs the real data. {_needed(entry)}")
+        return _make_stand_in(entry.stand_in, options)
+    found = _locate(entry, data_root, options)
+    if found is not None:
+        return cached("-".join([dataset, *found.settings.values()]), _made_from(entry, found), found.read)
+    absence = _absence(entry, data_root)
+    if source == "real" or entry.stand_in is None:
+        raise UserError(f"{absence} {_needed(entry)}")
+    _log.warning("%s Its stand-in %s, which is procedural, is used instead.", absence, entry.stand_in.name)
+    return _make_stand_in(entry.stand_in, options)
+
+
+def describe(data_root: Path | None, options: DataOptions | None = None) -> list[SourceStatus]:
+    """What ``list data`` shows: each data set, and whether it is found; nothing is decoded."""
+    rows = []
+    for entry in SOURCES.values():
+        try:
+            found = _locate(entry, data_root, options or DataOptions())
+        except UserError as error:
+            rows.append(SourceStatus(entry, "broken", str(error)))
+        else:
+            if found is None:
+                rows.append(SourceStatus(entry, "not found", _absence(entry, data_root)))
+            else:
+                rows.append(SourceStatus(entry, "found", f"{found.layout} in {found.folder}"))
+    return rows
+
+
+def verify(dataset: str, data_root: Path | None, options: DataOptions | None = None) -> list[Check]:
+    """Read a real data set from its files, past the cache, and say whether it is whole.
+
+    Raises:
+        UserError: the name is unknown or the data is not there; what is there but broken is a row that ``failed``.
+    """
+    entry, options = _entry(dataset), options or DataOptions()
+    try:
+        found = _locate(entry, data_root, options)
+        if found is None:
+            raise UserError(f"{_absence(entry, data_root)} {_needed(entry)}")
+    except UserError as error:
+        if data_root is None or not data_root.expanduser().is_dir():
+            raise
+        return [Check("files", "failed", str(error))]
+    checks = [Check("files", "ok", f"{found.layout} in {found.folder}, {len(found.files)} files")]
+    assert data_root is not None
+    checks += _checksums(found, data_root.expanduser())
+    try:
+        data = found.read()
+    except UserError as error:
+        return [*checks, Check("content", "failed", str(error))]
+    for split in SPLITS:
+        lacking = shortfall(data.splits[split], *found.complete[split])
+        whole = f"{data.splits[split].num_classes} classes, {len(data.splits[split].images)} images"
+        checks.append(Check(split, "incomplete" if lacking else "ok", lacking or whole))
+    return [*checks, Check("fingerprint", "ok", f"{data.name} {data.fingerprint}")]
+
+
+def _entry(dataset: str) -> DataSource:
+    if dataset not in SOURCES:
+        raise unknown_name("data set", dataset, SOURCES)
+    return SOURCES[dataset]
+
+
+def _make_stand_in(stand_in: StandIn, options: DataOptions) -> ImageDataset:
+    if options != DataOptions() and stand_in.name == "glyphs":
+        raise UserError(
+            f"split {options.split!r} and resize {options.resize!r} are settings of the real Omniglot; its stand-in "
+            "has neither. Leave the settings out, or point MLPIP_BENCH_DATA to Omniglot."
+        )
+    return stand_in.make()
+
+
+def _folders(entry: DataSource, data_root: Path | None) -> list[Path]:
+    """The folders that may hold the data set: by name, so that no other data set passes for it."""
+    if data_root is None:
+        return []
+    root = data_root.expanduser()
+    if not root.is_dir():
+        raise UserError(f"the data folder must exist; {root} is not a folder. Correct MLPIP_BENCH_DATA or create it.")
+    below = sorted(path for path in root.iterdir() if path.is_dir() and path.name.lower() in entry.folders)
+    return [*below, root] if root.resolve().name.lower() in entry.folders else below
+
+
+def _locate(entry: DataSource, data_root: Path | None, options: DataOptions) -> Found | None:
+    try:
+        for folder in _folders(entry, data_root):
+            found = entry.find(folder, options)
+            if found is not None:
+                return found
+    except OSError as error:
+        raise UserError(f"the data folder must be readable; {error.filename} is not: {error.strerror}.") from error
+    return None
+
+
+def _absence(entry: DataSource, data_root: Path | None) -> str:
+    name = entry.title.split(":")[0]
+    if data_root is None:
+        return f"{name} is not known to be anywhere: no data folder is set (MLPIP_BENCH_DATA)."
+    for folder in _folders(entry, data_root):
+        # A split list alone is a fact about the data set, not the data set.
+        content = sorted(
+            p.name for p in folder.iterdir() if not p.name.startswith(".") and p.name != mini_imagenet.SPLIT_LIST
+        )
+        if content:
+            return f"{name} is not in {folder} in a known layout: it holds {listed(content)}."
+    return f"{name} is not in {data_root.expanduser()}."
+
+
+def _needed(entry: DataSource) -> str:
+    folders = " or ".join(f"{name}/" for name in entry.folders)
+    return f"Set MLPIP_BENCH_DATA to a folder that has {folders} with one of:" + "".join(
+        f"\n  - {layout}" for layout in entry.layouts
+    )
+
+
+def _made_from(entry: DataSource, found: Found) -> dict[str, object]:
+    try:
+        states = [(path, path.stat()) for path in found.files]
+    except OSError as error:
+        raise UserError(f"the data must be readable; {error.filename} is not: {error.strerror}.") from error
+    return {
+        "reader": [entry.key, entry.version, found.layout],
+        "settings": dict(found.settings),
+        "pillow": PIL.__version__,
+        "files": [[p.relative_to(found.folder).as_posix(), s.st_size, s.st_mtime_ns] for p, s in states],
+    }
+
+
+def _checksums(found: Found, data_root: Path) -> Iterator[Check]:
+    """A row for each file of the data set that a checksum list names, or one that says there is none."""
+    files = {path.resolve() for path in found.files}
+    rows = 0
+    for folder in sorted({data_root, found.folder}):
+        for wanted, name in _checksum_list(folder / CHECKSUMS):
+            path = (folder / name).resolve()
+            if path in files:
+                rows += 1
+                with path.open("rb") as file:
+                    equal = hashlib.file_digest(file, "sha256").hexdigest() == wanted
+                yield Check(
+                    name, "ok" if equal else "failed", "checksum " + ("agrees" if equal else "differs: fetch it again")
+                )
+    if not rows:
+        yield Check("checksums", "skipped", f"no {CHECKSUMS} in {data_root} names a file of this data set")
+
+
+def _checksum_list(path: Path) -> list[tuple[str, str]]:
+    """Checksum and name of each line of a list that ``sha256sum`` wrote; empty where there is no list."""
+    if not path.is_file():
+        return []
+    lines = [line.split(maxsplit=1) for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
+    return [(line[0].lower(), line[1].lstrip("*").removeprefix("./")) for line in lines if len(line) == 2]

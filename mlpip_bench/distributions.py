@@ -1,0 +1,202 @@
+"""What ``torch.distributions`` lacks: a point mass, and the mixture over samples of psi.
+
+Shapes: sample dimensions first, then ``task``, then ``point``, then the event.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import Categorical, Distribution, Independent, Normal, constraints
+from torch.distributions.constraints import Constraint
+
+
+class Delta(Distribution):
+    """A point mass, q(psi | D) of every method with a point estimate (paper, section 4).
+
+    Its log-density is taken against the counting measure: 0 at the point, minus infinity elsewhere.
+
+    Args:
+        value: where the mass is, ``[*batch, *event]``.
+        event_dim: how many trailing dimensions are the event.
+    """
+
+    arg_constraints: ClassVar[dict[str, Constraint]] = {}
+    has_rsample = True
+
+    def __init__(self, value: Tensor, event_dim: int = 0) -> None:
+        self.value = value
+        split = value.dim() - event_dim
+        super().__init__(value.shape[:split], value.shape[split:], validate_args=False)
+
+    @property
+    def support(self) -> Constraint:
+        """The reals; the mass is at one point of them."""
+        return constraints.independent(constraints.real, len(self.event_shape))
+
+    @property
+    def mean(self) -> Tensor:
+        """The point."""
+        return self.value
+
+    @property
+    def variance(self) -> Tensor:
+        """Zero."""
+        return torch.zeros_like(self.value)
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        """The point, once per sample."""
+        return self.value.expand(self._extended_shape(torch.Size(sample_shape)))
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """0 at the point, minus infinity elsewhere."""
+        log_mass = torch.where(value == self.value, 0.0, -math.inf).to(self.value.dtype)
+        event = len(self.event_shape)
+        return log_mass.flatten(log_mass.dim() - event).sum(-1) if event else log_mass
+
+
+class MonteCarloMixture(Distribution):
+    """q(y | x, D) = 1/L sum_l p(y | x, psi_l), the inner sum of the paper's Eq. 4.
+
+    Args:
+        components: p(y | x, psi_l) with batch shape ``[sample, *batch]``; its first dimension is the
+            equally weighted samples.
+    """
+
+    arg_constraints: ClassVar[dict[str, Constraint]] = {}
+
+    def __init__(self, components: Distribution) -> None:
+        self.components = components
+        self.samples = components.batch_shape[0]
+        super().__init__(components.batch_shape[1:], components.event_shape, validate_args=False)
+
+    @property
+    def support(self) -> Constraint:
+        """Support of the components."""
+        return self.components.support
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of the mixture."""
+        return self.components.mean.mean(0)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of the mixture: mean of variances plus (population) variance of means."""
+        return self.components.variance.mean(0) + self.components.mean.var(0, correction=0)
+
+    @property
+    def log_probs(self) -> Tensor:
+        """Log of the mean class probabilities, ``[task, point, way]``; components over classes only."""
+        logits: Tensor = self.components.logits  # type: ignore[attr-defined]
+        return logits.log_softmax(-1).logsumexp(0) - math.log(self.samples)
+
+    @property
+    def probs(self) -> Tensor:
+        """Mean class probabilities, ``[task, point, way]``; components over classes only."""
+        return self.log_probs.exp()
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log of the mean density, by log-sum-exp: never a mean of logs."""
+        log_density: Tensor = self.components.log_prob(value.unsqueeze(0))
+        return log_density.logsumexp(0) - math.log(self.samples)
+
+    @torch.no_grad()
+    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+        """Draws from the mixture."""
+        shape = torch.Size(sample_shape)
+        draws = self.components.sample(shape)  # [*shape, L, *batch, *event]
+        event = len(self.event_shape)
+        pick = torch.randint(self.samples, (*shape, 1, *self.batch_shape), device=draws.device)
+        pick = pick.reshape(*pick.shape, *(1,) * event).expand(*pick.shape, *self.event_shape)
+        return draws.gather(len(shape), pick).squeeze(len(shape))
+
+
+def linear_gaussian_logits(features: Float[Tensor, "task point feature"], psi: Normal) -> Normal:
+    """Distribution of the logits of a linear classifier whose weights are Gaussian.
+
+    The local reparameterisation of Kingma et al. (2015), which the paper uses in its appendix D.3:
+    a logit is a sum of independent Gaussians, so it is Gaussian, independently between classes.
+
+    Args:
+        features: h(x).
+        psi: factorised Gaussian over ``[task, way, feature + 1]``; the last coordinate is the bias.
+
+    Returns:
+        Normal with batch shape ``[task, point, way]``.
+    """
+    mean = linear_logits(features, psi.mean)
+    variance = linear_logits(features.square(), psi.variance)
+    return Normal(mean, variance.sqrt(), validate_args=False)
+
+
+def linear_logits(
+    features: Float[Tensor, "task point feature"], psi: Float[Tensor, "task way feature_and_bias"]
+) -> Float[Tensor, "task point way"]:
+    """Logits of a linear classifier whose bias is the last coordinate of psi."""
+    return torch.baddbmm(psi[..., -1:].mT, features, psi[..., :-1].mT)
+
+
+def categorical_mixture(logits: Normal, samples: int, *, fixed_noise: bool) -> MonteCarloMixture:
+    """Predictive of a softmax classifier with Gaussian logits, by ``samples`` draws of them.
+
+    Args:
+        logits: batch shape ``[task, point, way]``, independent between classes.
+        samples: L.
+        fixed_noise: ``False`` draws noise afresh for each point, from torch's generator (training).
+            ``True`` uses one fixed set of L quasi-Monte-Carlo points, a scrambled Sobol sequence in
+            ``way`` dimensions, for every point: a prediction is then a function of q and its query
+            alone, whatever else is in the batch (evaluation).
+    """
+    if fixed_noise:
+        noise = _sobol_normal(samples, logits.mean.shape[-1]).to(logits.mean)[:, None, None]
+    else:
+        noise = torch.randn(samples, *logits.mean.shape, dtype=logits.mean.dtype, device=logits.mean.device)
+    return MonteCarloMixture(Categorical(logits=logits.mean + logits.stddev * noise, validate_args=False))
+
+
+@functools.lru_cache(maxsize=32)
+def _sobol_normal(samples: int, dimensions: int) -> Tensor:
+    """Standard normal quasi-Monte-Carlo points, ``[samples, dimensions]`` in float64."""
+    uniform = torch.quasirandom.SobolEngine(dimensions, scramble=True, seed=0).draw(samples, dtype=torch.float64)
+    return torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))
+
+
+@functools.singledispatch
+def to_float64(distribution: Distribution) -> Distribution:
+    """The same distribution with float64 parameters, in which evaluation computes log-densities.
+
+    Raises:
+        TypeError: a distribution that this suite does not know; register it with
+            ``to_float64.register``.
+    """
+    raise TypeError(
+        f"predictive must be a distribution that to_float64 knows; got {type(distribution).__name__}. "
+        "Register yours with mlpip_bench.distributions.to_float64.register."
+    )
+
+
+@to_float64.register
+def _(distribution: Categorical) -> Categorical:
+    return Categorical(logits=distribution.logits.double(), validate_args=False)
+
+
+@to_float64.register
+def _(distribution: Normal) -> Normal:
+    return Normal(distribution.loc.double(), distribution.scale.double(), validate_args=False)
+
+
+@to_float64.register
+def _(distribution: Independent) -> Independent:
+    base = to_float64(distribution.base_dist)
+    return Independent(base, distribution.reinterpreted_batch_ndims, validate_args=False)
+
+
+@to_float64.register
+def _(distribution: MonteCarloMixture) -> MonteCarloMixture:
+    return MonteCarloMixture(to_float64(distribution.components))

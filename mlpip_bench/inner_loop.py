@@ -1,0 +1,94 @@
+"""Differentiable gradient steps: the semi-amortised inference of the paper's Eq. 6."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+Parameters = Mapping[str, Tensor]
+InnerEngine = Literal["native", "higher"]
+
+
+def adapt(
+    module: nn.Module,
+    parameters: Parameters,
+    loss: Callable[[Callable[..., object]], Tensor],
+    learning_rates: Sequence[float],
+    *,
+    first_order: bool = False,
+    create_graph: bool = True,
+    engine: InnerEngine = "native",
+) -> dict[str, Tensor]:
+    """Plain gradient descent on a task's loss, differentiable in the initial parameters.
+
+    Args:
+        module: gives the computation; its own parameters are not changed.
+        parameters: psi_0, where descent starts.
+        loss: takes a function with the module's signature and returns the loss, in nats, under the
+            parameters of that step.
+        learning_rates: one rate a step, for a loss that is a mean.
+        first_order: drop the second derivatives (first-order MAML): d psi / d psi_0 is the identity.
+        create_graph: keep the graph back to ``parameters``; without it the result is detached and the
+            memory of a step is freed at once (test time).
+        engine: ``native``, or the library ``higher``, which must and does give the same numbers.
+
+    Returns:
+        The adapted parameters, named as in ``parameters``.
+    """
+    descend = _descend_higher if engine == "higher" else _descend
+    with torch.enable_grad():
+        if not create_graph:
+            parameters = {name: p.detach().requires_grad_() for name, p in parameters.items()}
+        adapted = descend(module, parameters, loss, learning_rates, create_graph and not first_order)
+    return adapted if create_graph else {name: p.detach() for name, p in adapted.items()}
+
+
+def _descend(
+    module: nn.Module,
+    parameters: Parameters,
+    loss: Callable[[Callable[..., object]], Tensor],
+    learning_rates: Sequence[float],
+    second_order: bool,
+) -> dict[str, Tensor]:
+    current = dict(parameters)
+    for rate in learning_rates:
+
+        def forward(*args: object, **kwargs: object) -> object:
+            return functional_call(module, current, args, kwargs)  # noqa: B023  # called within this step only
+
+        gradients = torch.autograd.grad(loss(forward), tuple(current.values()), create_graph=second_order)
+        current = {
+            name: value - rate * gradient for (name, value), gradient in zip(current.items(), gradients, strict=True)
+        }
+    return current
+
+
+def _descend_higher(
+    module: nn.Module,
+    parameters: Parameters,
+    loss: Callable[[Callable[..., object]], Tensor],
+    learning_rates: Sequence[float],
+    second_order: bool,
+) -> dict[str, Tensor]:
+    import higher  # only this engine needs it, and importing it patches torch.optim's namespace
+
+    names = [name for name, _ in module.named_parameters()]
+    functional = higher.patch.make_functional(module)
+    current = [parameters[name] for name in names]
+    for rate in learning_rates:
+        value = loss(lambda *args, **kwargs: functional(*args, params=current, **kwargs))  # noqa: B023
+        optimizer = higher.optim.DifferentiableSGD(
+            torch.optim.SGD(module.parameters(), lr=rate), reference_params=current
+        )
+        current = list(
+            optimizer.step(value, params=current, grad_callback=None if second_order else _detach_all)
+        )
+    return dict(zip(names, current, strict=True))
+
+
+def _detach_all(gradients: list[Tensor]) -> list[Tensor]:
+    return [gradient.detach() for gradient in gradients]

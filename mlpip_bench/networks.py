@@ -1,0 +1,163 @@
+"""The paper's networks (appendix D), shared by all methods of a bench."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mlpip_bench.normalization import Moments, Normalization, NormMode, Statistics
+
+
+@dataclass(frozen=True)
+class ExtractorSpec:
+    """Shape of a feature extractor.
+
+    Attributes:
+        image_shape: ``(channel, height, width)`` of the input.
+        blocks: number of convolutional blocks.
+        channels: filters of each block.
+        ceil_mode: whether pooling rounds sizes up (the paper's SAME) or down (VALID).
+        dropout: probability of dropping an activation where a method trains with dropout.
+    """
+
+    image_shape: tuple[int, int, int]
+    blocks: int
+    channels: int = 64
+    ceil_mode: bool = False
+    dropout: float = 0.0
+
+    @property
+    def features(self) -> int:
+        """Dimension of h(x); 256 for the paper's data sets."""
+        height, width = self.image_shape[1:]
+        for _ in range(self.blocks):
+            height, width = (math.ceil(s / 2) if self.ceil_mode else s // 2 for s in (height, width))
+        return self.channels * height * width
+
+
+def truncated_xavier_(weight: Tensor) -> None:
+    """Xavier initialisation with a normal truncated at two deviations, as the reference code has it.
+
+    The factor 1.3 makes up for the variance that truncation takes away.
+    """
+    fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(weight)
+    std = math.sqrt(1.3 * 2 / (fan_in + fan_out))
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+class ConvBlock(nn.Module):
+    """3x3 convolution, normalisation, ReLU, dropout, 2x2 max pooling (paper, tables D.1 and D.2)."""
+
+    def __init__(self, in_channels: int, spec: ExtractorSpec, norm: NormMode, dropout: float) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, spec.channels, 3, padding=1, bias=False)
+        truncated_xavier_(self.conv.weight)
+        self.norm = Normalization(spec.channels, norm)
+        self.dropout = dropout
+        self.ceil_mode = spec.ceil_mode
+
+    def forward(self, x: Tensor, support: Moments | None, *, track: bool) -> tuple[Tensor, Moments]:
+        """``[task, point, channel, height, width]`` to half the height and width."""
+        tasks = x.shape[0]
+        x = self.conv(x.flatten(0, 1)).unflatten(0, (tasks, -1))
+        x, moments = self.norm(x, support, track=track)
+        x = F.dropout(F.relu(x), self.dropout, self.training).flatten(0, 1)
+        return F.max_pool2d(x, 2, ceil_mode=self.ceil_mode).unflatten(0, (tasks, -1)), moments
+
+
+class FeatureExtractor(nn.Module):
+    """h_theta(x): images to features.
+
+    Args:
+        spec: its shape.
+        norm: normalisation mode.
+        dropout: whether training drops activations, at the rate of ``spec.dropout``.
+    """
+
+    def __init__(self, spec: ExtractorSpec, norm: NormMode, *, dropout: bool = False) -> None:
+        super().__init__()
+        widths = [spec.image_shape[0]] + [spec.channels] * spec.blocks
+        self.blocks = nn.ModuleList(
+            ConvBlock(width, spec, norm, spec.dropout if dropout else 0.0) for width in widths[:-1]
+        )
+
+    def forward(
+        self,
+        x: Float[Tensor, "task point channel height width"],
+        support: Statistics | None = None,
+        *,
+        track: bool = True,
+    ) -> tuple[Float[Tensor, "task point feature"], Statistics]:
+        """Features of each task's images.
+
+        Args:
+            x: images in [0, 1].
+            support: statistics of the support set; None where ``x`` is the support set.
+            track: whether running averages may be updated while training.
+
+        Returns:
+            Features, and the support statistics.
+        """
+        if x.device.type == "cpu" and x.shape[0] > 1:
+            # A task at a time: its activations stay in the cache, about twice as fast as a flat batch.
+            return self._task_by_task(x, support, track)
+        # channels_last speeds up CPU convolutions and leaves their values as they are.
+        x = x.flatten(0, 1).contiguous(memory_format=torch.channels_last).unflatten(0, x.shape[:2])
+        moments: list[Moments] = []
+        for index, block in enumerate(self.blocks):
+            x, own = block(x, None if support is None else support[index], track=track)
+            moments.append(own)
+        return x.flatten(2), tuple(moments)
+
+    def _task_by_task(self, x: Tensor, support: Statistics | None, track: bool) -> tuple[Tensor, Statistics]:
+        outputs, per_task = [], []
+        for task in range(x.shape[0]):
+            own = None if support is None else tuple(m.task(task) for m in support)
+            features, statistics = self(x[task : task + 1], own, track=track)
+            outputs.append(features)
+            per_task.append(statistics)
+        return torch.cat(outputs), tuple(Moments.cat(layer) for layer in zip(*per_task, strict=True))
+
+
+def mlp(*sizes: int) -> nn.Sequential:
+    """Fully connected layers with ELU between them (paper, table D.3)."""
+    layers: list[nn.Module] = []
+    for index, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        linear = nn.Linear(fan_in, fan_out)
+        truncated_xavier_(linear.weight)
+        nn.init.normal_(linear.bias, std=1e-3)
+        layers += [nn.ELU(), linear] if index else [linear]
+    return nn.Sequential(*layers)
+
+
+class AmortizationNetwork(nn.Module):
+    """Class-mean features to a factorised Gaussian over the class's weights and bias (paper, Eq. 5).
+
+    Four separate nets, as in the reference code: mean and log-variance of the weights, and of the
+    bias; the paper's table D.3 has one trunk and leaves the bias out.
+
+    Args:
+        features: dimension of h(x).
+        log_variance_range: clamp of the log-variances; keeps the variance finite whatever training does.
+    """
+
+    def __init__(self, features: int, log_variance_range: tuple[float, float] = (-20.0, 10.0)) -> None:
+        super().__init__()
+        self.weight_mean = mlp(features, features, features, features)
+        self.weight_log_variance = mlp(features, features, features, features)
+        self.bias_mean = mlp(features, features, features, 1)
+        self.bias_log_variance = mlp(features, features, features, 1)
+        self.log_variance_range = log_variance_range
+
+    def forward(
+        self, class_means: Float[Tensor, "task way feature"]
+    ) -> tuple[Float[Tensor, "task way feature_and_bias"], Float[Tensor, "task way feature_and_bias"]]:
+        """Mean and standard deviation of psi = (w_c, b_c), the bias last."""
+        mean = torch.cat([self.weight_mean(class_means), self.bias_mean(class_means)], -1)
+        log_variance = torch.cat([self.weight_log_variance(class_means), self.bias_log_variance(class_means)], -1)
+        return mean, (log_variance.clamp(*self.log_variance_range) / 2).exp()

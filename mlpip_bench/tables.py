@@ -1,0 +1,674 @@
+"""Records -> tables: one long form for machines, and one wide table a metric for Markdown, LaTeX and the terminal.
+
+A wide table has a row per configuration and a column per bench. Nothing is averaged across configurations: if two
+records of one method meet in a cell, the row splits by what differs between them. What is the same everywhere is said
+once, and what differs between the benches or the methods stands in a numbered note at the row.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+import pandas as pd
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from mlpip_bench import published as published_data
+from mlpip_bench.errors import UserError
+from mlpip_bench.published import Published
+from mlpip_bench.results import Better, Record, Scores, mean_ci95, write_atomically
+
+LONG_COLUMNS = (
+    "bench", "method", "protocol", "metric", "way", "shot", "queries", "norm", "preset", "iterations", "source",
+    "seed", "device", "tasks", "mean", "ci95", "unit",
+)  # fmt: skip
+_INTEGERS = ("way", "shot", "queries", "iterations", "seed", "tasks")
+_FLOATS = ("mean", "ci95")
+
+_ROW_FACTS = ("method", "norm", "inductive", "queries", "preset", "source", "device", "protocol")
+"""Facts that always make rows of their own."""
+
+_OWN_COLUMN = {*_ROW_FACTS, "iterations", "test_tasks", "way", "shot"}
+"""Facts that a column or the bench's name shows, so that settings and notes leave them out."""
+
+_ATTRIBUTES = ("norm", "inductive", "queries", "budget", "settings", "device", "protocol", "seeds", "tasks", "source")
+"""Columns of a wide table that say how a row was measured."""
+
+_ONLY_IF_VARYING = ("settings", "device", "protocol")
+"""Attributes that go to the caption in every format while all rows agree."""
+
+_PLAIN = ("budget", "source", "settings")
+"""Attributes whose values need no name beside them."""
+
+_FAMILIES = ("omni", "tiny", "mini")
+_UNIT_LABELS = {"fraction": "%"}
+_PUBLISHED_UNITS = {"accuracy": "fraction", "nll": "nats per query"}
+
+_T = TypeVar("_T")
+_K = TypeVar("_K", bound=Hashable)
+_Natural: TypeAlias = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a wide table.
+
+    Attributes:
+        mean: in the metric's own unit.
+        ci95: half-width over tasks; ``None`` where there is none.
+        text: mean and half-width as shown.
+        spread: spread of the seeds' means as shown; empty for one seed.
+    """
+
+    mean: float
+    ci95: float | None
+    text: str
+    spread: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a wide table.
+
+    Attributes:
+        label: method, marked ``(stand-in)`` where the data was, and with the number of its note.
+        attributes: how it was measured, by name of the column.
+        cells: numbers by bench.
+        bold: benches in which this row is among the best.
+    """
+
+    label: str
+    attributes: Mapping[str, str]
+    cells: Mapping[str, Cell]
+    bold: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class WideTable:
+    """All results of one metric.
+
+    Attributes:
+        metric: its name; ``..._last`` for the last model of training rather than the best on validation.
+        title: metric, unit and direction.
+        benches: the columns.
+        rows: our rows.
+        published: the paper's rows for the same benches.
+        notes: what the reader must know, one sentence or more each.
+    """
+
+    metric: str
+    title: str
+    benches: tuple[str, ...]
+    rows: tuple[Row, ...]
+    published: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+    def attributes(self, *, keep: Sequence[str] = ("source",)) -> tuple[list[str], str]:
+        """Split the attributes into columns and caption.
+
+        Args:
+            keep: attributes that stay columns even when all our rows agree.
+
+        Returns:
+            Names of the columns, and the sentence that states the rest.
+        """
+        columns, constant = [], []
+        for name in _ATTRIBUTES:
+            values = {row.attributes[name] for row in self.rows}
+            if name in keep or len(values) > 1:
+                columns.append(name)
+            elif values != {""}:
+                constant.append(f"{name} {values.pop()}")
+        return columns, f"All our rows: {', '.join(constant)}." if constant else ""
+
+
+# ---------------------------------------------------------------------------------------------------- long form
+
+
+def long_form(records: Iterable[Record], published: Iterable[Published]) -> pd.DataFrame:
+    """One row a value: ours by bench, method, protocol and seed, then the paper's in its order.
+
+    Args:
+        records: what was run; seeds are not averaged.
+        published: what the paper reports.
+
+    Returns:
+        A frame with the columns ``LONG_COLUMNS``; an interval that does not exist is missing.
+    """
+    rows: list[dict[str, object]] = []
+    for record in sorted(records, key=_record_order):
+        for score in record.scores:
+            mean, ci95 = mean_ci95(score.per_task)
+            rows.append(
+                {
+                    "bench": record.bench,
+                    "method": record.method,
+                    "protocol": record.protocol,
+                    "metric": _metric(score),
+                    "way": score.way,
+                    "shot": score.shot,
+                    "queries": score.queries,
+                    "norm": record.config["norm"],
+                    "preset": record.config["preset"],
+                    "iterations": record.config["iterations"],
+                    "source": record.data["source"],
+                    "seed": record.seed,
+                    "device": record.device,
+                    "tasks": len(score.per_task),
+                    "mean": mean,
+                    "ci95": ci95 if math.isfinite(ci95) else None,
+                    "unit": score.unit,
+                }
+            )
+    for quoted in published:
+        way, shot = _way_shot(quoted.bench) or (None, None)
+        rows.append(
+            {
+                "bench": quoted.bench,
+                "method": quoted.method,
+                "protocol": quoted.metric,
+                "metric": quoted.metric,
+                "way": way,
+                "shot": shot,
+                "source": "published",
+                "mean": float(quoted.mean),
+                "ci95": None if quoted.ci95 is None else float(quoted.ci95),
+                "unit": _PUBLISHED_UNITS[quoted.metric],
+            }
+        )
+    frame = pd.DataFrame(rows, columns=list(LONG_COLUMNS), dtype=object)
+    return frame.astype(dict.fromkeys(_INTEGERS, "Int64") | dict.fromkeys(_FLOATS, "float64"))
+
+
+def to_csv(records: Iterable[Record], published: Iterable[Published]) -> str:
+    """The long form as CSV; floats in full."""
+    text: str = long_form(records, published).to_csv(index=False, lineterminator="\n")
+    return text
+
+
+def _metric(score: Scores) -> str:
+    return score.metric if score.model == "best" else f"{score.metric}_last"
+
+
+def _way_shot(bench: str) -> tuple[int, int] | None:
+    match = re.search(r"(\d+)w(\d+)s$", bench)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _natural(text: str) -> _Natural:
+    """Sort key that puts 5w before 20w."""
+    return tuple((word, int(digits or 0)) for word, digits in re.findall(r"(\D*)(\d*)", text))
+
+
+def _bench_order(bench: str) -> tuple[int, _Natural]:
+    family = next((i for i, name in enumerate(_FAMILIES) if bench.startswith(name)), len(_FAMILIES))
+    return family, _natural(bench)
+
+
+def _record_order(record: Record) -> tuple[tuple[int, _Natural], str, str, int, str]:
+    return _bench_order(record.bench), record.method, record.protocol, record.seed, record.key
+
+
+# --------------------------------------------------------------------------------------------------- wide tables
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """Scores of one record, with all that tells them from others, as text."""
+
+    record: Record
+    score: Scores
+    column: str
+    facts: Mapping[str, str]
+
+
+def wide_tables(records: Iterable[Record], published: Iterable[Published]) -> list[WideTable]:
+    """One table for each metric among the records, in alphabetical order.
+
+    Raises:
+        UserError: records disagree on what a metric is, or one cell is there twice.
+    """
+    by_metric: dict[str, list[_Entry]] = defaultdict(list)
+    for record in sorted(records, key=_record_order):
+        for score in record.scores:
+            by_metric[_metric(score)].append(_entry(record, score))
+    quoted = list(published)
+    return [_wide_table(metric, entries, quoted) for metric, entries in sorted(by_metric.items())]
+
+
+def _entry(record: Record, score: Scores) -> _Entry:
+    facts = {name: value for name, value in record.config.items() if name not in ("settings", "seed")}
+    facts |= {f"settings.{name}": value for name, value in record.config.get("settings", {}).items()}
+    facts |= {f"data.{name}": value for name, value in record.data.get("options", {}).items()}
+    facts |= {"data.name": record.data.get("name", ""), "data.fingerprint": record.data["fingerprint"][:12]}
+    facts |= {name: getattr(record, name) for name in ("method", "device", "protocol")}
+    facts |= {"source": record.data["source"], "inductive": "yes" if record.inductive else "no"}
+    facts |= {"queries": score.queries, "test_tasks": len(score.per_task), "record": record.key[:12]}
+    if "mlpip_bench" in record.environment:
+        facts["version"] = record.environment["mlpip_bench"]
+    column = record.bench
+    if _way_shot(record.bench) != (score.way, score.shot):
+        column += f" at {score.way}w{score.shot}s"
+    return _Entry(record, score, column, {name: _text(value) for name, value in facts.items()})
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+
+
+def _wide_table(metric: str, entries: Sequence[_Entry], quoted: Sequence[Published]) -> WideTable:
+    kinds = {(e.score.unit, e.score.better) for e in entries}
+    if len(kinds) > 1:
+        raise UserError(
+            f"a metric has one unit and one direction; the records give {metric} {sorted(kinds)}. Rename one."
+        )
+    ((unit, better),) = kinds
+    benches = tuple(sorted({e.column for e in entries}, key=_bench_order))
+    varying = _conflicts(entries, lambda e: (e.facts["source"], e.column))
+    data_keys = {key for key in varying if key.startswith("data.")}
+    groups = list(_row_groups(entries, data_keys))
+    telling: dict[str, set[str]] = defaultdict(set)  # what sets rows of one method apart
+    for group, keys in groups:
+        telling[group[0].record.method] |= set(keys)
+    common = set.intersection(*(set(e.facts.items()) for e in entries))
+    common_keys = {key for key, _ in common}
+
+    notes = _Notes()
+    rows = [_own_row(group, telling[group[0].record.method], common_keys, unit, notes) for group, _ in groups]
+    rows = _bold(rows, better, lambda row: row.attributes["source"])
+    theirs = _published_rows(metric, benches, quoted, notes)
+    theirs = _bold(theirs, better, lambda _: "published")
+
+    model = "last iteration of training" if metric.endswith("_last") else "best on validation"
+    return WideTable(
+        metric=metric,
+        title=f"{metric} ({_UNIT_LABELS.get(unit, unit)}, {better} is better; model: {model})",
+        benches=benches,
+        rows=tuple(rows),
+        published=tuple(theirs),
+        notes=(*_general_notes(entries, rows, theirs), *_configuration_notes(entries, common, data_keys), *notes),
+    )
+
+
+def _group(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]:
+    groups: dict[_K, list[_T]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return groups
+
+
+def _conflicts(entries: Iterable[_Entry], key: Callable[[_Entry], Hashable]) -> set[str]:
+    """Facts, other than the record's name, that take several values among entries of one key."""
+    conflicts: set[str] = set()
+    for group in _group(entries, key).values():
+        names = {name for e in group for name in e.facts}
+        conflicts |= {name for name in names if len({e.facts.get(name, "") for e in group}) > 1}
+    return conflicts - {"record"}
+
+
+def _row_groups(entries: Sequence[_Entry], data_keys: set[str]) -> Iterator[tuple[list[_Entry], list[str]]]:
+    """The entries of each row, and the facts beyond ``_ROW_FACTS`` that set it apart.
+
+    Rows of one method split by every fact that differs within a bench: budget, a setting, a data option.
+    """
+    by_facts = _group(entries, lambda e: tuple(e.facts.get(name, "") for name in _ROW_FACTS))
+    for group in sorted(by_facts.values(), key=lambda group: _order(group[0], _ROW_FACTS)):
+        keys = sorted(data_keys | _conflicts(group, lambda e: e.column))
+        if not _unique(group, keys):  # the same configuration twice, told apart by nothing but the record
+            keys.append("record")
+        parts = _group(group, lambda e: tuple(e.facts.get(key, "") for key in keys)).values()  # noqa: B023  # used at once
+        for part in sorted(parts, key=lambda part: _order(part[0], keys)):
+            if not _unique(part, []):
+                raise UserError(
+                    f"a cell has one record; {part[0].record.filename} is there twice, or gives "
+                    f"{part[0].score.metric} twice. Move the copy away."
+                )
+            yield part, keys
+
+
+def _order(entry: _Entry, names: Sequence[str]) -> tuple[bool, tuple[_Natural, ...]]:
+    return entry.facts["source"] != "real", tuple(_natural(entry.facts.get(name, "")) for name in names)
+
+
+def _unique(entries: Sequence[_Entry], keys: Sequence[str]) -> bool:
+    cells = {(e.column, e.record.seed, *(e.facts.get(key, "") for key in keys)) for e in entries}
+    return len(cells) == len(entries)
+
+
+def _own_row(entries: Sequence[_Entry], telling: set[str], common: set[str], unit: str, notes: _Notes) -> Row:
+    facts = entries[0].facts
+    by_bench = _group(entries, lambda e: e.column)
+    seeds = {bench: ",".join(str(e.record.seed) for e in group) for bench, group in by_bench.items()}
+    per_bench = {name: {b: g[0].facts.get(name, "") for b, g in by_bench.items()} for e in entries for name in e.facts}
+    settings = sorted(name for name in telling - _OWN_COLUMN if not _varies(per_bench.get(name, {})))
+    attributes = {
+        **{name: facts.get(name, "") for name in ("norm", "inductive", "queries", "device", "protocol", "source")},
+        "budget": f"{facts['preset']}, {_range(per_bench['iterations'].values())} it",
+        "settings": ", ".join(f"{_bare(name)} {facts.get(name) or 'unset'}" for name in settings),
+        "tasks": _range(per_bench["test_tasks"].values()),
+        "seeds": ",".join(str(seed) for seed in sorted({e.record.seed for e in entries})),
+    }
+    in_columns = {"iterations": per_bench["iterations"], "test_tasks": per_bench["test_tasks"], "seeds": seeds}
+    told = [_by_bench(name, values) for name, values in in_columns.items() if _varies(values)]
+    untold = set(per_bench) - _OWN_COLUMN - {"record"} - common - set(settings)
+    told += [_by_bench(name, per_bench[name]) for name in sorted(untold) if not name.startswith("data.")]
+    label = facts["method"] + ("" if facts["source"] == "real" else " (stand-in)")
+    cells = {bench: _own_cell(group, unit) for bench, group in by_bench.items()}
+    return Row(notes.mark(label, "; ".join(told)), attributes, cells)
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("settings.").removeprefix("data.").replace("_", " ")
+
+
+def _varies(by_bench: Mapping[str, str]) -> bool:
+    return len(set(by_bench.values())) > 1
+
+
+def _by_bench(name: str, by_bench: Mapping[str, str]) -> str:
+    if not _varies(by_bench):
+        return f"{_bare(name)} {next(iter(by_bench.values())) or 'unset'}"
+    groups = _group(by_bench, lambda bench: by_bench[bench])
+    return f"{_bare(name)} " + ", ".join(
+        f"{value or 'unset'} ({', '.join(benches)})" for value, benches in groups.items()
+    )
+
+
+def _range(values: Iterable[str]) -> str:
+    ordered = sorted(set(values), key=_natural)
+    return ordered[0] if len(ordered) == 1 else f"{ordered[0]}–{ordered[-1]}"  # noqa: RUF001  # an en dash
+
+
+def _own_cell(entries: Sequence[_Entry], unit: str) -> Cell:
+    """Mean over seeds task by task, then over tasks: the seeds of a bench share its test tasks."""
+    per_task = [statistics.fmean(scores) for scores in zip(*(e.score.per_task for e in entries), strict=True)]
+    mean, ci95 = mean_ci95(per_task)
+    finite = math.isfinite(ci95)
+    text = f"{_number(mean, unit)} ± {_number(ci95, unit) if finite else 'n/a'}"
+    spread = ""
+    if len(entries) > 1:
+        spread = f"sd {_number(statistics.stdev(statistics.fmean(e.score.per_task) for e in entries), unit)}"
+    return Cell(mean, ci95 if finite else None, text, spread)
+
+
+def _number(value: float, unit: str) -> str:
+    if unit == "fraction":
+        return f"{100 * value:.2f}"
+    return f"{value:.4f}" if unit.startswith("nats") else f"{value:.4g}"
+
+
+def _published_rows(metric: str, benches: Sequence[str], quoted: Iterable[Published], notes: _Notes) -> list[Row]:
+    shown = [q for q in quoted if q.metric == metric and q.bench in benches]
+    attributes = dict.fromkeys(_ATTRIBUTES, "") | {"source": "published"}
+    return [
+        Row(notes.mark(group[0].label, group[0].note), attributes, {q.bench: _published_cell(q) for q in group})
+        for group in _group(shown, lambda q: q.method).values()
+    ]
+
+
+def _published_cell(quoted: Published) -> Cell:
+    def number(value: Decimal) -> str:
+        return str(value.scaleb(2) if _PUBLISHED_UNITS[quoted.metric] == "fraction" else value)
+
+    text = number(quoted.mean) + ("" if quoted.ci95 is None else f" ± {number(quoted.ci95)}")
+    return Cell(float(quoted.mean), None if quoted.ci95 is None else float(quoted.ci95), text)
+
+
+def _bold(rows: Sequence[Row], better: Better, group: Callable[[Row], str]) -> list[Row]:
+    """Mark, in each column and group of rows, the best mean and all whose intervals overlap with the best's."""
+    sign = 1 if better == "higher" else -1
+    bold: dict[int, set[str]] = defaultdict(set)
+    for members in _group(range(len(rows)), lambda i: group(rows[i])).values():
+        for bench in {bench for i in members for bench in rows[i].cells}:
+            cells = {i: rows[i].cells[bench] for i in members if bench in rows[i].cells}
+            best = max(cells.values(), key=lambda cell: sign * cell.mean)
+            reach = sign * best.mean - (best.ci95 or 0.0) + 1e-12  # intervals that only touch do not overlap
+            for i, cell in cells.items():
+                if len(cells) > 1 and (cell.mean == best.mean or sign * cell.mean + (cell.ci95 or 0.0) > reach):
+                    bold[i].add(bench)
+    return [replace(row, bold=frozenset(bold[i])) for i, row in enumerate(rows)]
+
+
+# --------------------------------------------------------------------------------------------------------- notes
+
+
+class _Notes:
+    """Numbered notes; rows that need the same words share a number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def mark(self, label: str, note: str) -> str:
+        """The label, with the number of its note if there is one."""
+        if not note:
+            return label
+        return f"{label} [{self._numbers.setdefault(note, len(self._numbers) + 1)}]"
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"[{number}] {note}." for note, number in self._numbers.items())
+
+
+def _general_notes(entries: Sequence[_Entry], rows: Sequence[Row], published: Sequence[Row]) -> Iterator[str]:
+    cells = [cell for row in rows for cell in row.cells.values()]
+    tasks = _range(e.facts["test_tasks"] for e in entries)
+    yield f"± is the 95 % Student-t half-width over {tasks} test tasks (ddof 1), not over seeds."
+    if any(cell.spread for cell in cells):
+        yield (
+            "Several seeds: scores are averaged over the seeds task by task (all seeds see the same test tasks) "
+            "and ± is over those per-task means; sd is the standard deviation (ddof 1) of the seeds' means."
+        )
+    if any(cell.ci95 is None for cell in cells):
+        yield "n/a: one test task has no interval."
+    yield (
+        "Bold: the best mean of a column and all whose intervals overlap with its interval, among our rows of one "
+        "source, and apart from them among the published rows; a score without an interval counts as a point. "
+        "Overlap is no test of a difference."
+    )
+    if any(e.facts["source"] != "real" for e in entries):
+        yield (
+            "stand-in: measured on procedural data made in place of the real data set; "
+            "not comparable with real or published results."
+        )
+    if published:
+        yield "published: quoted from Gordon et al. (ICLR 2019), not run here; conditions differ between its rows."
+
+
+def _configuration_notes(entries: Sequence[_Entry], common: set[tuple[str, str]], apart: set[str]) -> Iterator[str]:
+    """What all rows share, and the data behind each column."""
+    shared = [
+        f"{_bare(name)} {value}"
+        for name, value in sorted(common)
+        if name not in _OWN_COLUMN | {"record"} and not name.startswith("data.")
+    ]
+    if shared:
+        yield f"Settings of all our rows: {', '.join(shared)}."
+    hidden = {*apart, "data.name"}
+    described: dict[str, list[str]] = defaultdict(list)
+    for entry in sorted(entries, key=lambda e: (_bench_order(e.column), e.facts["source"])):
+        options = [
+            f"{_bare(k)} {v}" for k, v in sorted(entry.facts.items()) if k.startswith("data.") and k not in hidden
+        ]
+        words = ", ".join([f"{entry.facts['data.name']} ({entry.facts['source']})", *options])
+        if entry.column not in described[words]:
+            described[words].append(entry.column)
+    parts = [f"{', '.join(benches)}: {words}" for words, benches in described.items()]
+    yield f"Data: {'; '.join(parts)}."
+
+
+# ------------------------------------------------------------------------------------------------------- formats
+
+
+def to_markdown(table: WideTable) -> str:
+    """GitHub Markdown; the attributes are columns, so that a row can be read alone."""
+    names, constant = table.attributes(keep=[name for name in _ATTRIBUTES if name not in _ONLY_IF_VARYING])
+
+    def line(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+    def row_line(row: Row) -> str:
+        return line([row.label, *(row.attributes[n] for n in names), *_cells(table, row, "**{}**".format)])
+
+    lines = [
+        line(["method", *names, *table.benches]),
+        line(["---", *("---" for _ in names), *("---:" for _ in table.benches)]),
+        *(row_line(row) for row in table.rows),
+    ]
+    if table.published:
+        lines.append(line(["*published:*", *("" for _ in (*names, *table.benches))]))
+        lines += [row_line(row) for row in table.published]
+    notes = [f"- {note}" for note in _all_notes(table, constant)]
+    return "\n".join([f"**{table.title}**", "", *lines, "", *notes, ""])
+
+
+def to_latex(table: WideTable) -> str:
+    """A booktabs table that compiles as it is; what all rows share is in the caption."""
+    names, constant = table.attributes()
+
+    def row_line(row: Row) -> str:
+        cells = _cells(table, row, r"\textbf{{{}}}".format, escape=_latex)
+        return " & ".join([_latex(row.label), *(_latex(row.attributes[n]) for n in names), *cells]) + r" \\"
+
+    header = " & ".join(_latex(name) for name in ("method", *names, *table.benches)) + r" \\"
+    lines = [
+        r"% \usepackage{booktabs}",
+        r"\begin{table}",
+        r"\centering\small",
+        rf"\caption{{{_latex(f'{table.title}. {constant}'.strip())}}}",
+        rf"\label{{tab:{table.metric}}}",
+        rf"\begin{{tabular}}{{l{'l' * len(names)}{'r' * len(table.benches)}}}",
+        r"\toprule",
+        header,
+        r"\midrule",
+        *(row_line(row) for row in table.rows),
+    ]
+    if table.published:
+        lines += [r"\midrule", *(row_line(row) for row in table.published)]
+    notes = [rf"\par {_latex(note)}" for note in table.notes]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\footnotesize", *notes, r"\end{table}", ""])
+
+
+def to_rich(table: WideTable, *, width: int = 100) -> Group:
+    """For the terminal: benches that do not fit beside each other follow in a further table.
+
+    Args:
+        table: what to show.
+        width: columns of the terminal.
+    """
+    names, constant = table.attributes()
+    first, gap = 24, 3  # the first column's width; padding and separator of the others
+    for newline in (" ", "\n"):
+        cells = [text for row in (*table.rows, *table.published) for text in _cells(table, row, str, newline, "\n")]
+        widest = max(len(line) for text in (*table.benches, *cells) for line in text.split("\n"))
+        fitting = max(1, (width - first - gap - 1) // (widest + gap))
+        if len(table.benches) <= fitting:
+            break
+    parts = [
+        _rich_part(replace(table, benches=table.benches[i : i + fitting]), names, newline, first)
+        for i in range(0, len(table.benches), fitting)
+    ]
+    return Group(
+        Text(table.title, style="bold"), *parts, *(Text(note, style="dim") for note in _all_notes(table, constant))
+    )
+
+
+def _rich_part(table: WideTable, names: Sequence[str], newline: str, first: int) -> Table:
+    part = Table(box=box.HORIZONTALS)
+    part.add_column("method", width=first)
+    for bench in table.benches:
+        part.add_column(bench, justify="right", no_wrap=True)
+
+    def add(row: Row, told: Sequence[str]) -> None:
+        label = Text(row.label, style="bold" if told else "")
+        if told:
+            label.append("\n" + ", ".join(told), style="not bold dim")
+        texts = _cells(table, row, str, newline, "\n")
+        styles = ["bold" if bench in row.bold else "" for bench in table.benches]
+        part.add_row(label, *(Text(text, style=style) for text, style in zip(texts, styles, strict=True)))
+
+    for row in table.rows:
+        if set(row.cells) & set(table.benches):
+            values = ((name, row.attributes[name]) for name in names if row.attributes[name])
+            add(row, [value if name in _PLAIN else f"{name} {value}" for name, value in values])
+    if table.published:
+        part.add_section()
+        part.add_row(Text("published:", style="italic"))
+        for row in table.published:
+            if set(row.cells) & set(table.benches):
+                add(row, [])
+    return part
+
+
+def _all_notes(table: WideTable, constant: str) -> list[str]:
+    return [constant, *table.notes] if constant else list(table.notes)
+
+
+def _cells(
+    table: WideTable,
+    row: Row,
+    emphasise: Callable[[str], str],
+    before_interval: str = " ",
+    before_spread: str = " ",
+    escape: Callable[[str], str] = str,
+) -> list[str]:
+    """Texts of a row's numbers, empty where it has none; the spread of the seeds is never emphasised."""
+    texts = []
+    for bench in table.benches:
+        cell = row.cells.get(bench, _NO_CELL)
+        number = escape(cell.text.replace(" ", before_interval, 1))
+        spread = f"{before_spread}({escape(cell.spread)})" if cell.spread else ""
+        texts.append((emphasise(number) if bench in row.bold else number) + spread)
+    return texts
+
+
+_NO_CELL = Cell(math.nan, None, "")
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "±": r"$\pm$", "–": "--",  # noqa: RUF001
+}  # fmt: skip
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+# -------------------------------------------------------------------------------------------------------- writing
+
+
+def write_tables(records: Sequence[Record], results: Path) -> list[Path]:
+    """Write ``long.csv`` and, for each metric, ``<metric>.md`` and ``<metric>.tex`` below ``results/tables``.
+
+    The same records give the same bytes.
+
+    Returns:
+        The files written.
+
+    Raises:
+        UserError: there are no records, or a file cannot be written.
+    """
+    if not records:
+        raise UserError(
+            f"tables are made from records; there are none below {results / 'records'}. "
+            "Make some first, for example with `python -m mlpip_bench run --bench mini5w5s`."
+        )
+    published = published_data.load()
+    contents = {"long.csv": to_csv(records, published)}
+    for table in wide_tables(records, published):
+        contents[f"{table.metric}.md"] = to_markdown(table)
+        contents[f"{table.metric}.tex"] = to_latex(table)
+    folder = results / "tables"
+    for name, content in contents.items():
+        write_atomically(folder / name, content.encode())
+    return [folder / name for name in contents]

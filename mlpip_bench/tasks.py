@@ -1,0 +1,212 @@
+"""Few-shot tasks: what a method sees, and how tasks are drawn.
+
+Shapes use one vocabulary: ``task``, ``point`` (an image of a task), ``way`` (its classes).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mlpip_bench.datasets.base import ClassImages
+from mlpip_bench.errors import UserError
+
+_BLOCK = 128  # tasks drawn at once; fixed, because a task's identity depends on it
+
+
+def seed_from(*components: str | int) -> int:
+    """A 64-bit seed from named components, the same on every platform and in every process."""
+    digest = hashlib.sha256("\x1f".join(str(c) for c in components).encode()).digest()
+    return int.from_bytes(digest[:8], "little")
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Labelled points of a batch of tasks: a support set D, or the queries with their targets.
+
+    Attributes:
+        x: inputs ``[task, point, ...]``.
+        y: targets ``[task, point]``; class indices ``0 .. way-1`` where the task is classification.
+        way: number of classes of each task.
+    """
+
+    x: Float[Tensor, "task point ..."]
+    y: Int[Tensor, "task point"]
+    way: int
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks."""
+        return self.x.shape[0]
+
+    def task(self, index: int) -> Labelled:
+        """One task, as a batch of one."""
+        return Labelled(self.x[index : index + 1], self.y[index : index + 1], self.way)
+
+    @functools.cached_property
+    def one_hot(self) -> Float[Tensor, "task point way"]:
+        """Membership of points in classes, in the dtype of ``x``."""
+        return torch.nn.functional.one_hot(self.y, self.way).to(self.x.dtype)
+
+    def class_means(self, values: Float[Tensor, "task point feature"]) -> Float[Tensor, "task way feature"]:
+        """Mean of ``values`` over the points of each class; shots may differ between classes."""
+        return self.one_hot.mT @ values / self.one_hot.sum(1).unsqueeze(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class TaskBatch:
+    """Tasks with their support sets and their disjoint queries.
+
+    Attributes:
+        support: the sets D that q is conditioned on.
+        query: held-out points with targets.
+    """
+
+    support: Labelled
+    query: Labelled
+
+
+@dataclass(frozen=True)
+class TaskShape:
+    """Way, shots and queries of a task.
+
+    Attributes:
+        way: classes of a task.
+        shots: support points per class: one number, or one per class of a task.
+        queries: query points per class.
+    """
+
+    way: int
+    shots: int | tuple[int, ...]
+    queries: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.shots, tuple) and len(self.shots) != self.way:
+            raise UserError(f"shots need one number per class: got {len(self.shots)} for {self.way} classes.")
+        if self.way < 2 or min(self.shots_per_class) < 1 or self.queries < 1:
+            raise UserError(
+                f"a task needs at least 2 classes, 1 shot and 1 query; got way {self.way}, shots {self.shots}, "
+                f"queries {self.queries}."
+            )
+
+    @property
+    def shots_per_class(self) -> tuple[int, ...]:
+        """Support points of each of the ``way`` classes."""
+        return self.shots if isinstance(self.shots, tuple) else (self.shots,) * self.way
+
+
+@dataclass(frozen=True, eq=False)
+class TaskIndices:
+    """Which classes and images make up a batch of tasks.
+
+    Attributes:
+        classes: class drawn for each label ``0 .. way-1``.
+        support, query: image indices, class by class.
+        support_y, query_y: the labels of these points, the same for every task.
+    """
+
+    classes: Int[Tensor, "task way"]
+    support: Int[Tensor, "task point"]
+    query: Int[Tensor, "task point"]
+    support_y: Int[Tensor, " point"]
+    query_y: Int[Tensor, " point"]
+
+
+class ImagePool:
+    """A split's images in memory on a device, from which tasks are cut by vectorised indexing."""
+
+    def __init__(self, data: ClassImages, device: torch.device) -> None:
+        self.data = data
+        self.device = device
+        self.images = torch.from_numpy(data.images).to(device)
+        self.counts = torch.from_numpy(data.counts)
+        self.starts = self.counts.cumsum(0) - self.counts
+
+    def check(self, shape: TaskShape, *, split: str) -> None:
+        """Make sure that every task of a shape can be drawn.
+
+        Raises:
+            UserError: too few classes, or a class with too few images for shots plus queries.
+        """
+        if shape.way > self.data.num_classes:
+            raise UserError(
+                f"way {shape.way} needs {shape.way} {split} classes; this data set has {self.data.num_classes}. "
+                f"Use a bench with a way of at most {self.data.num_classes}, or another data set."
+            )
+        need = max(shape.shots_per_class) + shape.queries
+        poorest = int(self.counts.argmin())
+        if (have := int(self.counts[poorest])) < need:
+            raise UserError(
+                f"{max(shape.shots_per_class)} shots plus {shape.queries} queries need {need} images in each class; "
+                f"{split} class {self.data.class_names[poorest]!r} has {have}. Use fewer shots or --queries "
+                f"{max(have - max(shape.shots_per_class), 1)} or less."
+            )
+
+    def draw(self, shape: TaskShape, tasks: int, rng: np.random.Generator) -> TaskIndices:
+        """Draw tasks: classes without replacement, images without overlap of support and query."""
+        keys = torch.from_numpy(rng.random((tasks, self.data.num_classes)))
+        classes = keys.topk(shape.way).indices
+        shots = torch.tensor(shape.shots_per_class)
+        most = int(shots.max())
+        counts = self.counts[classes]
+        keys = torch.from_numpy(rng.random((tasks, shape.way, int(self.counts.max()))))
+        keys[torch.arange(keys.shape[-1]) >= counts.unsqueeze(-1)] = -1.0  # beyond the class's images
+        instances = keys.topk(most + shape.queries).indices + self.starts[classes].unsqueeze(-1)
+        in_support = torch.arange(most) < shots.unsqueeze(-1)
+        return TaskIndices(
+            classes=classes,
+            support=instances[:, :, :most][:, in_support],
+            query=instances[:, :, most:].flatten(1),
+            support_y=torch.arange(shape.way).repeat_interleave(shots),
+            query_y=torch.arange(shape.way).repeat_interleave(shape.queries),
+        )
+
+    def gather(self, indices: TaskIndices) -> TaskBatch:
+        """Cut tasks out of the pool; images as float32 in [0, 1]."""
+        way = indices.classes.shape[1]
+
+        def labelled(index: Tensor, y: Tensor) -> Labelled:
+            x = self.images[index.to(self.device)].to(torch.float32).div_(255)
+            return Labelled(x, y.to(self.device).expand(index.shape), way)
+
+        return TaskBatch(labelled(indices.support, indices.support_y), labelled(indices.query, indices.query_y))
+
+
+class TaskStream:
+    """An endless, fixed sequence of tasks.
+
+    Task ``i`` is a function of the pool, the shape and the named seed alone: neither the batch size
+    nor the device nor the method can change it. Philox is NumPy's counter-based bit generator, whose
+    stream is the same on every platform.
+    """
+
+    def __init__(self, pool: ImagePool, shape: TaskShape, *seed: str | int, split: str = "") -> None:
+        pool.check(shape, split=split)
+        self.pool = pool
+        self.shape = shape
+        self.seed = seed
+        self._block = functools.lru_cache(maxsize=2)(self._draw_block)
+
+    def _draw_block(self, block: int) -> TaskIndices:
+        rng = np.random.Generator(np.random.Philox(seed_from(*self.seed, "block", block)))
+        return self.pool.draw(self.shape, _BLOCK, rng)
+
+    def indices(self, first: int, tasks: int) -> TaskIndices:
+        """Classes and images of tasks ``first .. first+tasks-1``."""
+        parts = []
+        for block in range(first // _BLOCK, (first + tasks - 1) // _BLOCK + 1):
+            drawn = self._block(block)
+            rows = slice(max(first - block * _BLOCK, 0), first + tasks - block * _BLOCK)
+            parts.append((drawn.classes[rows], drawn.support[rows], drawn.query[rows]))
+        classes, support, query = (torch.cat(columns) for columns in zip(*parts, strict=True))
+        return TaskIndices(classes, support, query, drawn.support_y, drawn.query_y)
+
+    def batch(self, first: int, tasks: int) -> TaskBatch:
+        """Tasks ``first .. first+tasks-1`` as tensors on the pool's device."""
+        return self.pool.gather(self.indices(first, tasks))

@@ -1,0 +1,25 @@
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reads or writes the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLPIP_BENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The folder of real data; tests that need it are skipped where there is none."""
+    chosen = os.environ.get("MLPIP_BENCH_DATA")
+    root = Path(chosen).expanduser() if chosen else REPOSITORY.parent / "shared" / "data"
+    if not root.is_dir():
+        pytest.skip(f"needs real data: MLPIP_BENCH_DATA is {chosen or 'not set'} and {root} is not a folder")
+    return root

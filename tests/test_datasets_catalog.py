@@ -1,0 +1,237 @@
+import hashlib
+import io
+import logging
+import os
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mlpip_bench.datasets import catalog
+from mlpip_bench.datasets.base import ClassImages, ImageDataset
+from mlpip_bench.datasets.catalog import DataOptions, describe, load, verify
+from mlpip_bench.errors import UserError
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder with a small tiny-imagenet-32, and a cache of its own."""
+    monkeypatch.setenv("MLPIP_BENCH_CACHE", str(tmp_path / "cache"))
+    root = tmp_path / "my data"
+    write_tiny(root / "tiny-imagenet-32")
+    return root
+
+
+def write_tiny(folder: Path, value: int = 0) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for i, split in enumerate(("train", "val", "test")):
+        buffer = io.BytesIO()
+        Image.new("RGB", (32, 32), (value, i, 0)).save(buffer, "PNG")
+        with tarfile.open(folder / f"{split}.tar", "w") as archive:
+            info = tarfile.TarInfo(f"n{i}/1.JPEG")
+            info.size = len(buffer.getvalue())
+            archive.addfile(info, io.BytesIO(buffer.getvalue()))
+
+
+def write_mini(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for split in ("train", "val", "test"):
+        np.save(folder / f"{split}.npy", np.zeros((1, 2, 84, 84, 3), np.uint8))
+
+
+@pytest.fixture
+def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small stand-ins in place of the real generators, which take seconds."""
+
+    def small(name: str) -> ImageDataset:
+        data = {
+            s: ClassImages(np.zeros((1, 1, 2, 2), np.uint8), np.array([1]), (s,))
+            for s in ("train", "validation", "test")
+        }
+        return ImageDataset(name, "procedural", data)
+
+    for module, build in (("glyphs", "build_glyphs"), ("patches", "build_patches")):
+        monkeypatch.setattr(f"mlpip_bench.datasets.{module}.{build}", lambda name=module: small(name))
+
+
+@pytest.mark.parametrize(("dataset", "stand_in"), [("omni", "glyphs"), ("mini", "patches")])
+@pytest.mark.usefixtures("stand_ins")
+def test_auto_takes_the_stand_in_and_says_so(
+    root: Path, dataset: str, stand_in: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for data_root in (None, root):
+        caplog.clear()
+        data = load(dataset, source="auto", data_root=data_root)
+        assert (data.name, data.source) == (stand_in, "procedural")
+        (record,) = (r for r in caplog.records if r.name == "mlpip_bench" and r.levelno == logging.WARNING)
+        assert stand_in in record.getMessage()
+        assert "procedural" in record.getMessage()
+    assert load(dataset, source="procedural", data_root=root).name == stand_in
+
+
+def test_auto_takes_the_real_one_where_it_is_there(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_mini(root / "miniImageNet")
+    data = load("mini", source="auto", data_root=root)
+    assert (data.name, data.source) == ("miniimagenet-partial", "real")
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("name", ["miniimagenet", "mini-imagenet", "mini_imagenet", "miniImageNet"])
+def test_names_of_the_folder(root: Path, name: str) -> None:
+    write_mini(root / name)
+    assert load("mini", source="real", data_root=root).source == "real"
+    assert load("mini", source="real", data_root=root / name).source == "real"  # the folder itself
+
+
+def test_a_folder_of_another_name_is_not_taken_for_the_data_set(root: Path) -> None:
+    write_mini(root / "cifar-fs")
+    with pytest.raises(UserError, match="miniImageNet is not in"):
+        load("mini", source="real", data_root=root / "cifar-fs")
+
+
+def test_tilde_and_spaces(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(root.parent))
+    for path in (Path("~/my data"), Path("~/my data/tiny-imagenet-32")):
+        assert load("tiny", source="real", data_root=path).name == "tiny-imagenet-32-partial"
+    assert verify("tiny", Path("~/my data"))[0].status == "ok"
+
+
+def test_what_is_missing_is_said(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(
+        UserError, match=r"(?s)miniImageNet is not in .*my data\..*mini-imagenet/.*mini-imagenet-cache.*images/"
+    ):
+        load("mini", source="real", data_root=root)
+    with pytest.raises(UserError, match=r"(?s)no data folder is set.*images_background\.zip"):
+        load("omni", source="real", data_root=None)
+    for source in ("auto", "real"):
+        with pytest.raises(UserError, match=r"(?s)Tiny-ImageNet-32 is not known to be anywhere.*train\.tar"):
+            load("tiny", source=source, data_root=None)
+    with pytest.raises(UserError, match=r"(?s)no stand-in.*train\.tar"):
+        load("tiny", source="procedural", data_root=root)
+    with pytest.raises(UserError, match="must exist"):
+        load("omni", source="auto", data_root=root / "nowhere")
+    with pytest.raises(UserError, match="unknown data set 'omin'. Did you mean 'omni'"):
+        load("omin", source="auto", data_root=root)
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_unknown_content_is_listed(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (root / "miniimagenet").mkdir()
+    (root / "miniimagenet" / "ravi_splits.csv").write_text("wnid,split\nn1,train\n")
+    with pytest.raises(UserError, match=r"is not in .*my data\. Set"):
+        load("mini", source="real", data_root=root)
+    (root / "miniimagenet" / "mini-imagenet.zip").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"(?s)known layout: it holds mini-imagenet\.zip\. Set .*\.csv"):
+        load("mini", source="real", data_root=root)
+    assert load("mini", source="auto", data_root=root).name == "patches"
+    assert r"it holds mini-imagenet.zip" in caplog.text
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_broken_data_never_makes_way_for_the_stand_in(root: Path) -> None:
+    write_mini(root / "miniimagenet")
+    (root / "miniimagenet" / "val.npy").write_bytes(b"")
+    with pytest.raises(UserError, match=r"val\.npy.*empty"):
+        load("mini", source="auto", data_root=root)
+    (root / "miniimagenet" / "val.npy").unlink()
+    with pytest.raises(UserError, match="for validation it has none"):
+        load("mini", source="auto", data_root=root)
+    (root / "miniimagenet" / "val.npy").symlink_to("nowhere")
+    with pytest.raises(UserError, match=r"must be readable; .*val\.npy"):
+        load("mini", source="auto", data_root=root)
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_settings_of_omniglot_are_not_dropped_in_silence() -> None:
+    for options in (DataOptions(split="vinyals"), DataOptions(resize="antialias")):
+        with pytest.raises(UserError, match="settings of the real Omniglot"):
+            load("omni", source="auto", data_root=None, options=options)
+        assert load("mini", source="auto", data_root=None, options=options).name == "patches"
+
+
+def test_cache_follows_the_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_pixel() -> int:
+        return int(load("tiny", source="real", data_root=root).splits["train"].images[0, 0, 0, 0])
+
+    decoded = []
+    read = catalog.tiny_imagenet._read
+    monkeypatch.setattr(catalog.tiny_imagenet, "_read", lambda paths: decoded.append(1) or read(paths))
+    assert (first_pixel(), first_pixel(), len(decoded)) == (0, 0, 1)
+    write_tiny(root / "tiny-imagenet-32", value=9)
+    later = (root / "tiny-imagenet-32" / "train.tar").stat().st_mtime_ns + 1_000_000
+    os.utime(root / "tiny-imagenet-32" / "train.tar", ns=(later, later))
+    assert (first_pixel(), first_pixel(), len(decoded)) == (9, 9, 2)
+    monkeypatch.setattr(catalog.PIL, "__version__", "another")
+    assert (first_pixel(), len(decoded)) == (9, 3)
+
+
+def test_settings_have_caches_of_their_own(data_root: Path) -> None:
+    nearest = load("omni", source="real", data_root=data_root)
+    vinyals = load("omni", source="real", data_root=data_root, options=DataOptions(split="vinyals"))
+    again = load("omni", source="real", data_root=data_root)
+    assert nearest.fingerprint == again.fingerprint != vinyals.fingerprint
+    assert (nearest.options["split"], vinyals.options["split"]) == ("random", "vinyals")
+
+
+def test_describe(root: Path) -> None:
+    write_mini(root / "miniimagenet")
+    rows = {row.source.key: row for row in describe(root)}
+    assert {key: row.status for key, row in rows.items()} == {"omni": "not found", "tiny": "found", "mini": "found"}
+    assert "tar archives in" in rows["tiny"].detail
+    (root / "miniimagenet" / "val.npy").unlink()
+    assert {row.source.key: row.status for row in describe(root)}["mini"] == "broken"
+    assert {row.status for row in describe(None)} == {"not found"}
+
+
+def test_verify_reads_past_the_cache(root: Path) -> None:
+    load("tiny", source="real", data_root=root)
+    train = root / "tiny-imagenet-32" / "train.tar"
+    sums = {
+        name: hashlib.sha256((root / "tiny-imagenet-32" / f"{name}.tar").read_bytes()).hexdigest()
+        for name in ("train", "val")
+    }
+    (root / "SHA256SUMS").write_text(
+        f"{sums['train']}  ./tiny-imagenet-32/train.tar\n{'0' * 64} *tiny-imagenet-32/val.tar\n\n{'0' * 64}  other\n"
+    )
+    rows = {row.what: row for row in verify("tiny", root)}
+    assert {name: row.status for name, row in rows.items()} == {
+        "files": "ok",
+        "tiny-imagenet-32/train.tar": "ok",
+        "tiny-imagenet-32/val.tar": "failed",
+        "train": "incomplete",
+        "validation": "incomplete",
+        "test": "incomplete",
+        "fingerprint": "ok",
+    }
+    assert rows["train"].detail == (
+        "1 classes, the complete set has 64; 1 classes without 300 images each, the first n0 with 1"
+    )
+    # Same size, same time, other bytes: a cache could not know.
+    before = train.stat()
+    content = bytearray(train.read_bytes())
+    content[600] ^= 1
+    train.write_bytes(content)
+    os.utime(train, ns=(before.st_atime_ns, before.st_mtime_ns))
+    broken = {row.what: row for row in verify("tiny", root)}
+    assert broken["tiny-imagenet-32/train.tar"].status == "failed"
+    assert broken["content"].status == "failed"
+    assert "train.tar:n0/1.JPEG" in broken["content"].detail
+
+
+def test_verify_of_what_is_not_whole_or_not_there(root: Path) -> None:
+    (root / "tiny-imagenet-32" / "val.tar").unlink()
+    (row,) = verify("tiny", root)
+    assert (row.status, "val.tar is missing" in row.detail) == ("failed", True)
+    for data_root in (root, None):
+        with pytest.raises(UserError, match="Omniglot is not"):
+            verify("omni", data_root)
+
+
+@pytest.mark.parametrize("options", [DataOptions(), DataOptions(split="vinyals")])
+def test_the_real_sets_are_whole(data_root: Path, options: DataOptions) -> None:
+    for dataset in ("omni", "tiny"):
+        rows = verify(dataset, data_root, options)
+        assert [row for row in rows if row.status not in ("ok", "skipped")] == []
+        assert len(rows) >= 6

@@ -1,0 +1,460 @@
+"""Tables against numbers computed apart from the engine (scipy, statistics, or by hand)."""
+
+import io
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from rich.console import Console
+from scipy import stats
+
+from mlpip_bench import published, tables
+from mlpip_bench.errors import UserError
+from mlpip_bench.results import Record, Scores
+from mlpip_bench.tables import WideTable
+
+LONG = "bench,method,protocol,metric,way,shot,queries,norm,preset,iterations,source,seed,device,tasks,mean,ci95,unit"
+BENCHES = ("omni5w1s", "omni5w5s", "omni20w1s", "omni20w5s", "mini5w1s", "mini5w5s")
+SCORES = (0.9, 0.8, 1.0, 0.7)
+
+
+def score(per_task: Sequence[float] = SCORES, *, bench: str = "omni5w1s", **changes: Any) -> Scores:
+    match = re.search(r"(\d+)w(\d+)s", bench)
+    assert match
+    values: dict[str, Any] = {
+        "metric": "accuracy", "unit": "fraction", "better": "higher", "way": int(match[1]), "shot": int(match[2]),
+        "queries": 15, "model": "best", "per_task": tuple(per_task),
+    }  # fmt: skip
+    return Scores(**(values | changes))
+
+
+def record(
+    *per_task: float,
+    bench: str = "omni5w1s",
+    method: str = "alpha",
+    seed: int = 0,
+    source: str = "real",
+    scores: tuple[Scores, ...] = (),
+    options: dict[str, Any] | None = None,
+    fingerprint: str = "f" * 20,
+    key: str = "",
+    inductive: bool = True,
+    device: str = "cpu",
+    **config: Any,
+) -> Record:
+    scores = scores or (score(per_task or SCORES, bench=bench),)
+    defaults = {
+        "way": scores[0].way, "shot": scores[0].shot, "queries": 15, "norm": "running", "preset": "quick",
+        "iterations": 1500, "tasks_per_batch": 4, "settings": {},
+    }  # fmt: skip
+    return Record(
+        key=key or f"{bench}{method}{seed}{source}{fingerprint}{sorted(config.items())}{options}{device}",
+        bench=bench,
+        method=method,
+        protocol="accuracy",
+        seed=seed,
+        device=device,
+        inductive=inductive,
+        config=defaults | config,
+        data={"name": "letters", "source": source, "fingerprint": fingerprint, "options": options or {}},
+        scores=scores,
+        parameters=10,
+        training={},
+        seconds=1.0,
+        environment={},
+    )
+
+
+def wide(*records: Record, metric: str = "accuracy") -> WideTable:
+    return {t.metric: t for t in tables.wide_tables(records, published.load())}[metric]
+
+
+def ours(*records: Record) -> list[tuple[str, dict[str, str]]]:
+    return [(row.label, {b: cell.text for b, cell in row.cells.items()}) for row in wide(*records).rows]
+
+
+def terminal(table: WideTable, width: int = 100) -> str:
+    console = Console(width=width, file=io.StringIO(), force_terminal=False, color_system=None)
+    console.print(tables.to_rich(table, width=width))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+# ------------------------------------------------------------------------------------------------------ long form
+
+
+def test_long_form_has_exactly_its_columns_and_a_row_a_value() -> None:
+    nll = score((0.3, 0.2), metric="nll", unit="nats per query", better="lower")
+    records = [record(scores=(score(), nll), seed=3), record(bench="mini5w5s", source="procedural")]
+    frame = tables.long_form(records, published.load())
+    assert ",".join(frame.columns) == LONG
+    assert len(frame) == 3 + 103
+    assert [str(frame[c].dtype) for c in ("way", "queries", "seed", "tasks", "iterations")] == ["Int64"] * 5
+    assert set(frame["source"]) == {"real", "procedural", "published"}
+
+
+def test_long_form_line_by_line() -> None:
+    text = tables.to_csv([record(0.5, 0.25, 1.0, seed=7)], published.load())
+    low, high = stats.t.interval(0.95, 2, loc=1.75 / 3, scale=stats.sem([0.5, 0.25, 1.0]))
+    assert text.splitlines()[0] == LONG
+    *front, mean, ci95, unit = text.splitlines()[1].split(",")
+    assert ",".join(front) == "omni5w1s,alpha,accuracy,accuracy,5,1,15,running,quick,1500,real,7,cpu,3"
+    assert float(mean) == 1.75 / 3
+    assert len(mean) > 16  # in full
+    assert float(ci95) == pytest.approx((high - low) / 2, rel=1e-12)
+    assert unit == "fraction"
+    assert "mini5w5s,versa,accuracy,accuracy,5,5,,,,,published,,,,0.6737,0.0086,fraction" in text.splitlines()
+    assert "omni20w1s,versa,nll,nll,20,1,,,,,published,,,,0.079,0.009,nats per query" in text.splitlines()
+    assert "omni5w1s,siamese_nets,accuracy,accuracy,5,1,,,,,published,,,,0.973,,fraction" in text.splitlines()
+
+
+def test_long_form_reads_back() -> None:
+    records = [record(0.1, 0.2, 0.4), record(0.3, bench="mini5w1s")]
+    text = tables.to_csv(records, published.load())
+    back = pd.read_csv(io.StringIO(text), dtype=dict.fromkeys(("way", "shot", "queries", "seed", "tasks"), "Int64"))
+    assert back["mean"].tolist() == tables.long_form(records, published.load())["mean"].tolist()
+
+
+def test_one_task_has_no_interval() -> None:
+    single = record(0.5, bench="mini5w1s")
+    assert "procedural" not in tables.to_csv([single], [])
+    assert tables.to_csv([single], []).splitlines()[1].endswith(",0,cpu,1,0.5,,fraction")
+    table = wide(single)
+    for text in (tables.to_markdown(table), tables.to_latex(table).replace(r"$\pm$", "±"), terminal(table)):
+        assert "50.00 ± n/a" in text
+        assert "n/a: one test task has no interval" in text
+        assert "inf" not in text
+        assert "nan" not in text
+
+
+def test_last_model_is_a_metric_of_its_own() -> None:
+    both = record(scores=(score((0.5, 0.6)), score((0.1, 0.2), model="last")))
+    assert tables.long_form([both], [])["metric"].tolist() == ["accuracy", "accuracy_last"]
+    best, last = tables.wide_tables([both], published.load())
+    assert (best.metric, last.metric) == ("accuracy", "accuracy_last")
+    assert "model: best on validation" in best.title
+    assert "model: last iteration of training" in last.title
+    assert best.published
+    assert not last.published
+    assert last.rows[0].cells["omni5w1s"].mean == pytest.approx(0.15)
+
+
+# ---------------------------------------------------------------------------------------------------- wide: values
+
+
+def test_values_in_per_cent_and_in_nats() -> None:
+    nll = score((0.25, 0.5, 0.75), metric="nll", unit="nats per query", better="lower")
+    table = wide(record(scores=(score((0.9, 0.8, 1.0)), nll)), metric="nll")
+    half = stats.t.ppf(0.975, 2) * statistics.stdev((0.25, 0.5, 0.75)) / 3**0.5
+    assert table.rows[0].cells["omni5w1s"].text == f"0.5000 ± {half:.4f}" == "0.5000 ± 0.6210"
+    assert table.title == "nll (nats per query, lower is better; model: best on validation)"
+    assert ours(record(0.9, 0.8, 1.0)) == [("alpha", {"omni5w1s": "90.00 ± 24.84"})]
+
+
+def test_any_metric_becomes_a_table() -> None:
+    seconds = score((0.00123, 0.00125), metric="adapt_time", unit="seconds", better="lower")
+    table = wide(record(scores=(seconds,)), metric="adapt_time")
+    assert table.rows[0].cells["omni5w1s"].text.startswith("0.00124 ± ")
+    assert not table.published
+
+
+def test_seeds_are_averaged_task_by_task() -> None:
+    first, second = (0.5, 0.7, 0.9), (0.9, 0.7, 0.6)
+    table = wide(record(*first, seed=0), record(*second, seed=4))
+    (row,) = table.rows
+    means = [statistics.fmean(pair) for pair in zip(first, second, strict=True)]
+    low, high = stats.t.interval(0.95, 2, loc=statistics.fmean(means), scale=stats.sem(means))
+    cell = row.cells["omni5w1s"]
+    assert cell.mean == pytest.approx(statistics.fmean(means))
+    assert cell.ci95 == pytest.approx((high - low) / 2)
+    spread = statistics.stdev([statistics.fmean(first), statistics.fmean(second)])
+    assert cell.spread == f"sd {100 * spread:.2f}"
+    assert row.attributes["seeds"] == "0,4"
+    assert "(sd 2.36)" in tables.to_markdown(table)
+    assert any("task by task" in note and "sd is the standard deviation (ddof 1)" in note for note in table.notes)
+
+
+def test_caption_says_what_the_interval_is() -> None:
+    note = "± is the 95 % Student-t half-width over 4 test tasks (ddof 1), not over seeds."
+    table = wide(record())
+    assert f"- {note}\n" in tables.to_markdown(table)
+    assert note.replace("±", r"$\pm$").replace("%", r"\%") in tables.to_latex(table)
+    assert note in terminal(table)
+    assert "Several seeds" not in tables.to_markdown(table)
+    assert "over 2–4 test tasks" in wide(record(), record(0.1, 0.2, bench="mini5w1s")).notes[0]  # noqa: RUF001
+
+
+# ------------------------------------------------------------------------------------ wide: nothing mixed or hidden
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({"iterations": 100}, "quick, 100 it"),
+        ({"preset": "paper"}, "paper, 1500 it"),
+        ({"norm": "transductive"}, "transductive"),
+        ({"inductive": False}, "no"),
+        ({"source": "procedural"}, "alpha (stand-in)"),
+        ({"device": "cuda"}, "cuda"),
+        ({"tasks_per_batch": 16}, "tasks per batch 16"),
+        ({"settings": {"steps": 5}}, "steps 5"),
+        ({"options": {"split": "alphabets"}}, "split alphabets"),
+        ({"fingerprint": "0123456789abcdef"}, "fingerprint 0123456789ab"),
+        ({"scores": (score(queries=1),)}, "| 1 |"),
+        ({"scores": (score((0.5, 0.5)),)}, "| 2 |"),
+    ],
+)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_two_configurations_are_never_averaged(change: dict[str, Any], shown: str, seed: int) -> None:
+    change = {"scores": (score((0.5, 0.4, 0.6, 0.1)),)} | change
+    table = wide(record(), record(seed=seed, **change))
+    assert len(table.rows) == 2
+    assert all(not row.cells["omni5w1s"].spread for row in table.rows)
+    rows = [line for line in tables.to_markdown(table).splitlines() if line.startswith("| alpha")]
+    assert len(set(rows)) == 2
+    assert sum(shown in row for row in rows) == 1
+
+
+def test_records_that_differ_in_their_key_only_are_two_rows() -> None:
+    table = wide(record(key="first version"), record(0.1, 0.2, 0.3, 0.4, key="second version"))
+    assert [row.attributes["settings"] for row in table.rows] == ["record first versio", "record second versi"]
+
+
+def test_configurations_of_two_methods_are_told_apart_in_notes() -> None:
+    table = wide(record(settings={"steps": 5}), record(method="beta", tasks_per_batch=16))
+    assert [row.label for row in table.rows] == ["alpha [1]", "beta [2]"]
+    assert table.notes[-4:-2] == ("[1] steps 5; tasks per batch 4.", "[2] tasks per batch 16.")
+
+
+def test_budgets_of_several_benches_share_a_row_and_are_listed() -> None:
+    table = wide(record(), record(bench="mini5w5s", iterations=500, seed=1))
+    (row,) = table.rows
+    assert row.attributes["budget"] == "quick, 500–1500 it"  # noqa: RUF001
+    note = "[1] iterations 1500 (omni5w1s), 500 (mini5w5s); seeds 0 (omni5w1s), 1 (mini5w5s)."
+    for text in (tables.to_markdown(table), tables.to_latex(table), terminal(table)):
+        assert note in text
+        assert "alpha [1]" in text
+
+
+def test_common_settings_and_data_are_stated() -> None:
+    notes = wide(record(options={"split": "characters"}), record(bench="mini5w5s", source="procedural")).notes
+    assert "Settings of all our rows: tasks per batch 4." in notes
+    data = f"omni5w1s: letters (real), fingerprint {'f' * 12}, split characters; mini5w5s: letters (procedural)"
+    assert any(data in note for note in notes)
+
+
+def test_methods_on_different_splits_say_so_in_their_rows() -> None:
+    table = wide(record(options={"split": "characters"}), record(method="beta", options={"split": "alphabets"}))
+    assert [row.attributes["settings"] for row in table.rows] == ["split characters", "split alphabets"]
+
+
+def test_condition_of_test_other_than_the_benchs_is_another_column() -> None:
+    table = wide(record(scores=(score(), score(way=20))))
+    assert table.benches == ("omni5w1s", "omni5w1s at 20w1s")
+
+
+def test_benches_in_natural_order() -> None:
+    shuffled = ("mini5w1s", "omni20w1s", "zoo5w1s", "tiny5w5s", "omni5w5s", "omni100w1s", "omni5w1s")
+    table = wide(*(record(bench=bench) for bench in shuffled))
+    natural = "omni5w1s omni5w5s omni20w1s omni100w1s tiny5w5s mini5w1s zoo5w1s"
+    assert " ".join(table.benches) == natural
+
+
+def test_one_cell_twice_is_an_error() -> None:
+    with pytest.raises(UserError, match=r"a cell has one record; omni5w1s/alpha/accuracy-seed0-.*Move the copy away"):
+        wide(record(), record())
+
+
+def test_a_metric_has_one_direction() -> None:
+    with pytest.raises(UserError, match="a metric has one unit and one direction"):
+        wide(record(), record(method="beta", scores=(score(better="lower"),)))
+
+
+# ------------------------------------------------------------------------------------------------- wide: emphasis
+
+
+def bold(table: WideTable) -> list[str]:
+    return [row.label for row in table.rows if row.bold]
+
+
+def test_bold_is_the_best_and_those_that_overlap() -> None:
+    def three(direction: str) -> WideTable:
+        spread = {"far": (0.20, 0.21, 0.22), "near": (0.50, 0.52, 0.54), "next": (0.52, 0.54, 0.56)}
+        scores = {name: (score(values, better=direction),) for name, values in spread.items()}
+        return wide(*(record(method=name, scores=s) for name, s in scores.items()))
+
+    assert bold(three("higher")) == ["near", "next"]
+    assert bold(three("lower")) == ["far"]
+
+
+def test_intervals_that_touch_do_not_overlap_but_ties_are_both_best() -> None:
+    assert bold(wide(record(0.5, 0.5), record(0.5, 0.5, method="beta"), record(0.4, 0.4, method="gamma"))) == [
+        "alpha",
+        "beta",
+    ]
+
+
+def test_bold_compares_sources_apart_and_not_with_the_paper() -> None:
+    records = [record(0.1, 0.1), record(0.2, 0.2, method="beta")]
+    stand_in = [record(0.8, 0.8, source="procedural"), record(0.9, 0.9, method="beta", source="procedural")]
+    assert bold(wide(*records, *stand_in)) == ["beta", "beta (stand-in)"]
+    assert bold(wide(records[0], stand_in[0])) == []  # nothing to compare with
+
+
+def test_bold_of_the_published_rows_is_the_papers() -> None:
+    table = wide(*(record(bench=bench) for bench in BENCHES))
+    computed = {(re.sub(r" \[\d+\]", "", row.label), bench) for row in table.published for bench in row.bold}
+    printed = {
+        "MAML": "omni5w5s",
+        "Meta-SGD": "omni5w1s omni5w5s",
+        "SNAIL": "omni20w1s omni20w5s",
+        "Relation Net": "omni5w1s omni5w5s omni20w1s omni20w5s",
+        "Reptile": "mini5w5s",
+        "BMAML": "mini5w1s",
+        "Versa": "omni5w1s omni5w5s omni20w1s mini5w1s mini5w5s",
+    }
+    expected = {(label, bench) for label, benches in printed.items() for bench in benches.split()}
+    # 99.78 ± 0.09 overlaps with 99.93 ± 0.09, and the paper does not print it bold: the rule does.
+    assert computed - expected == {("SNAIL", "omni5w5s")}
+    assert expected <= computed
+
+
+# -------------------------------------------------------------------------------------------------------- formats
+
+
+def mixed() -> list[Record]:
+    return [
+        record(method="long_name"),
+        record(method="long_name", seed=1),
+        record(method="beta", settings={"rate_%": 0.4}),
+        record(method="beta", bench="mini5w1s", source="procedural", settings={"rate_%": 0.4}),
+    ]
+
+
+def test_golden_markdown() -> None:
+    text = tables.to_markdown(wide(record(0.5, 0.7), record(0.9, 1.0, method="beta", bench="zoo5w1s", iterations=10)))
+    assert text.startswith(
+        "**accuracy (%, higher is better; model: best on validation)**\n"
+        "\n"
+        "| method | norm | inductive | queries | budget | seeds | tasks | source | omni5w1s | zoo5w1s |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- | ---: | ---: |\n"
+        "| alpha | running | yes | 15 | quick, 1500 it | 0 | 2 | real | 60.00 ± 127.06 |  |\n"
+        "| beta | running | yes | 15 | quick, 10 it | 0 | 2 | real |  | 95.00 ± 63.53 |\n"
+        "| *published:* |  |  |  |  |  |  |  |  |  |\n"
+        "| Siamese Nets |  |  |  |  |  |  | published | 97.3 |  |\n"
+    )
+    assert "| **99.53 ± 0.26** |" in text
+    assert "| Versa [1] |" in text
+    assert "[1] transductive batch norm" in text
+    assert "[2] inductive" in text
+
+
+def test_markdown_rows_have_a_cell_a_column() -> None:
+    for table in tables.wide_tables(mixed(), published.load()):
+        lines = [line for line in tables.to_markdown(table).splitlines() if line.startswith("|")]
+        assert len({line.count("|") for line in lines}) == 1
+
+
+def test_stand_in_results_are_marked_in_every_format_and_row() -> None:
+    table = wide(*mixed())
+    notice = "stand-in: measured on procedural data made in place of the real data set"
+    for text in (tables.to_markdown(table), tables.to_latex(table), terminal(table)):
+        assert notice in text
+        assert "beta (stand-in)" in text
+        assert "procedural" in text.split(notice)[0]
+    assert "| procedural |" in tables.to_markdown(table)
+    assert "& procedural &" in tables.to_latex(table)
+    everywhere = wide(record(source="procedural"))
+    assert "& procedural &" in tables.to_latex(everywhere)  # not moved to the caption
+    assert "stand-in" not in tables.to_markdown(wide(record()))
+
+
+def test_latex_is_balanced_and_escaped() -> None:
+    text = tables.to_latex(wide(*mixed()))
+    plain = re.sub(r"\\[{}]", "", text)
+    assert plain.count("{") == plain.count("}")
+    assert text.count(r"\begin") == text.count(r"\end")
+    body = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
+    assert not re.search(r"(?<!\\)[%#]", body)
+    assert not re.search(r"(?<!\\)_", body)
+    assert r"long\_name" in text
+    assert r"rate \%" in text  # names read without their underscores
+    assert body.isascii()
+    rows = [line for line in body.splitlines() if line.endswith(r"\\")]
+    spec = re.search(r"\\begin\{tabular\}\{([lr]+)\}", body)
+    assert spec
+    assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {len(spec[1]) - 1}
+    assert text.index(r"\toprule") < text.index(r"\midrule") < text.index(r"\bottomrule")
+    assert r"\textbf{99.70 $\pm$ 0.20}" in text
+
+
+def test_latex_escapes_every_special_character() -> None:
+    assert tables._latex(r"\{}%_&#$~^<>±") == (
+        r"\textbackslash{}\{\}\%\_\&\#\$\textasciitilde{}\textasciicircum{}$<$$>$$\pm$"
+    )
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_terminal_fits_and_loses_nothing(width: int) -> None:
+    records = [record(bench=bench, seed=seed) for bench in (*BENCHES, "tiny5w1s", "tiny5w5s") for seed in (0, 1)]
+    table = wide(*records)
+    text = terminal(table, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    for bench in table.benches:
+        assert bench in text
+    assert text.count("85.00") == 8
+    assert "published:" in text
+
+
+def test_terminal_takes_names_as_they_are() -> None:
+    assert "[bold]x[/bold]" in terminal(wide(record(method="[bold]x[/bold]")))
+
+
+def test_six_benches_are_one_table_in_100_columns() -> None:
+    text = terminal(wide(*(record(bench=bench) for bench in BENCHES)))
+    assert any(all(bench in line for bench in BENCHES) for line in text.splitlines())
+
+
+def test_constant_columns_go_to_the_caption() -> None:
+    text = terminal(wide(record()))
+    assert "norm running, inductive yes, queries 15, budget quick, 1500 it, device cpu" in text
+    assert (
+        r"\caption{accuracy (\%, higher is better; model: best on validation). All our rows: norm"
+        in tables.to_latex(wide(record()))
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- writing
+
+
+def test_write_tables_is_the_same_every_time_and_in_any_order(tmp_path: Path) -> None:
+    records = mixed()
+    paths = tables.write_tables(records, tmp_path / "one")
+    again = tables.write_tables(records[::-1], tmp_path / "two")
+    assert [p.relative_to(tmp_path / "one").as_posix() for p in paths] == [
+        "tables/long.csv",
+        "tables/accuracy.md",
+        "tables/accuracy.tex",
+    ]
+    assert sorted(p.name for p in (tmp_path / "one" / "tables").iterdir()) == sorted(p.name for p in paths)
+    assert [p.read_bytes() for p in paths] == [p.read_bytes() for p in again]
+
+
+def test_no_records_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there are none below .*records\. .*python -m mlpip_bench run"):
+        tables.write_tables([], tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_tables_need_no_model_code() -> None:
+    code = "import sys, mlpip_bench.tables; print('torch' in sys.modules, 'methods' in sys.modules)"
+    root = str(Path(tables.__file__).resolve().parents[1])
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
