@@ -1,0 +1,1 @@
+"""One file a meta-learner, each a plugin of the ML-PIP interface."""

@@ -31,8 +31,8 @@ from mlpip_bench.tasks import Labelled, TaskBatch
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings of MAML.
+class MAMLSettings:
+    """MAMLSettings of MAML.
 
     Attributes:
         train_steps, test_steps: inner gradient steps while training and at evaluation.
@@ -77,8 +77,8 @@ class MAML(Method[Delta]):
 
     reference = "Finn et al. 2017, Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks (ICML)"
     psi = "point mass at all network parameters after a few gradient steps"
-    Settings = Settings
-    settings: Settings
+    Settings = MAMLSettings
+    settings: MAMLSettings
     presets: ClassVar = {
         "paper": {
             "*": {"learning_rate": 1e-3, "iterations": 60_000},
@@ -92,7 +92,7 @@ class MAML(Method[Delta]):
     }
     xfail_checks: ClassVar = {"class_relabelling": "every class starts from its own learned row of the head"}
 
-    def __init__(self, problem: Problem, settings: Settings) -> None:
+    def __init__(self, problem: Problem, settings: MAMLSettings) -> None:
         super().__init__(problem, settings)
         self.network = _Classifier(problem)
 
@@ -138,7 +138,9 @@ class MAML(Method[Delta]):
         for t in range(query_x.shape[0]):
             parameters = self._unflatten(q.psi.mean[t])
             statistics = tuple(m.task(t) for m in q.support)
-            logits.append(functional_call(self.network, parameters, (query_x[t : t + 1], statistics), {"track": True})[0])
+            logits.append(
+                functional_call(self.network, parameters, (query_x[t : t + 1], statistics), {"track": True})[0]
+            )
         return Categorical(logits=torch.cat(logits), validate_args=False)
 
     def _unflatten(self, psi: Tensor) -> dict[str, Tensor]:

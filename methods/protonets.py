@@ -26,8 +26,8 @@ from mlpip_bench.tasks import Labelled, TaskBatch
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings of prototypical networks.
+class ProtoNetsSettings:
+    """ProtoNetsSettings of prototypical networks.
 
     Attributes:
         scale: factor on the logits; 2 makes them Snell et al.'s squared distances, 1 the paper's Eq. 8.
@@ -41,8 +41,8 @@ class ProtoNets(Method[Delta]):
 
     reference = "Snell et al. 2017, Prototypical Networks for Few-shot Learning (NeurIPS)"
     psi = "point mass at {mu_c, -|mu_c|^2/2}, a linear classifier from class means"
-    Settings = Settings
-    settings: Settings
+    Settings = ProtoNetsSettings
+    settings: ProtoNetsSettings
     presets: ClassVar = {
         "paper": {
             "*": {"learning_rate": 1e-3, "halve_every": 2_000, "iterations": 20_000, "tasks_per_batch": 1},
@@ -50,7 +50,7 @@ class ProtoNets(Method[Delta]):
         },
     }
 
-    def __init__(self, problem: Problem, settings: Settings) -> None:
+    def __init__(self, problem: Problem, settings: ProtoNetsSettings) -> None:
         super().__init__(problem, settings)
         self.extractor = FeatureExtractor(problem.extractor, problem.norm)
 

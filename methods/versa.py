@@ -25,8 +25,8 @@ from mlpip_bench.tasks import Labelled, TaskBatch
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Settings of Versa.
+class VersaSettings:
+    """VersaSettings of Versa.
 
     Attributes:
         samples: L of the training objective.
@@ -48,8 +48,8 @@ class Versa(Method[Normal]):
 
     reference = "Gordon et al. 2019, Meta-Learning Probabilistic Inference for Prediction (ICLR)"
     psi = "Gaussian over the weights and bias of a linear classifier"
-    Settings = Settings
-    settings: Settings
+    Settings = VersaSettings
+    settings: VersaSettings
     presets: ClassVar = {
         "quick": {"*": {"dropout": False}},
         "paper": {
@@ -61,7 +61,7 @@ class Versa(Method[Normal]):
         },
     }
 
-    def __init__(self, problem: Problem, settings: Settings) -> None:
+    def __init__(self, problem: Problem, settings: VersaSettings) -> None:
         super().__init__(problem, settings)
         self.extractor = FeatureExtractor(problem.extractor, problem.norm, dropout=settings.dropout)
         self.amortizer = AmortizationNetwork(problem.extractor.features)

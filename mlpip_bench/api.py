@@ -9,11 +9,12 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_type_hints
 
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
+from typeguard import TypeCheckError, check_type
 
 from mlpip_bench.errors import UserError, unknown_name
 from mlpip_bench.networks import ExtractorSpec
@@ -79,6 +80,12 @@ class TrainingPlan:
     validate_every: int = 250
     validation_tasks: int = 100
     test_tasks: int = 600
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if value < 0 or (value == 0 and f.name != "halve_every"):
+                raise ValueError(f"{f.name} must be positive; got {value}")
 
 
 @dataclass(frozen=True)
@@ -179,15 +186,23 @@ def resolve(
     for scope in ("*", *scopes):
         merged |= method.presets.get(preset, {}).get(scope, {})
     merged |= overrides
-    plan_fields = {f.name for f in fields(TrainingPlan)}
-    setting_fields = {f.name for f in fields(method.Settings)}
-    for key in merged:
-        if key not in plan_fields | setting_fields:
-            raise unknown_name(f"setting of {name}", key, plan_fields | setting_fields)
+    plan_types, setting_types = get_type_hints(TrainingPlan), get_type_hints(method.Settings)
+    types = plan_types | setting_types
+    for key, value in merged.items():
+        if key not in types:
+            raise unknown_name(f"setting of {name}", key, types)
+        try:
+            check_type(value, types[key])
+        except TypeCheckError as error:
+            raise UserError(f"{name}.{key} must be {_type_name(types[key])}; got {value!r}.") from error
     try:
         return Resolved(
-            TrainingPlan(**{k: v for k, v in merged.items() if k in plan_fields}),
-            method.Settings(**{k: v for k, v in merged.items() if k in setting_fields}),
+            TrainingPlan(**{k: v for k, v in merged.items() if k in plan_types}),
+            method.Settings(**{k: v for k, v in merged.items() if k in setting_types}),
         )
-    except (TypeError, ValueError) as error:
-        raise UserError(f"settings of {name} are not valid: {error}") from error
+    except ValueError as error:
+        raise UserError(f"settings of {name} are not valid: {error}.") from error
+
+
+def _type_name(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")

@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, Normal, constraints
 from torch.distributions.constraints import Constraint
 
+_NO_SHAPE = torch.Size()
+
 
 class Delta(Distribution):
     """A point mass, q(psi | D) of every method with a point estimate (paper, section 4).
@@ -49,7 +51,7 @@ class Delta(Distribution):
         """Zero."""
         return torch.zeros_like(self.value)
 
-    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def rsample(self, sample_shape: Any = _NO_SHAPE) -> Tensor:
         """The point, once per sample."""
         return self.value.expand(self._extended_shape(torch.Size(sample_shape)))
 
@@ -76,7 +78,7 @@ class MonteCarloMixture(Distribution):
         super().__init__(components.batch_shape[1:], components.event_shape, validate_args=False)
 
     @property
-    def support(self) -> Constraint:
+    def support(self) -> Constraint | None:
         """Support of the components."""
         return self.components.support
 
@@ -107,7 +109,7 @@ class MonteCarloMixture(Distribution):
         return log_density.logsumexp(0) - math.log(self.samples)
 
     @torch.no_grad()
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def sample(self, sample_shape: Any = _NO_SHAPE) -> Tensor:
         """Draws from the mixture."""
         shape = torch.Size(sample_shape)
         draws = self.components.sample(shape)  # [*shape, L, *batch, *event]
@@ -163,8 +165,11 @@ def categorical_mixture(logits: Normal, samples: int, *, fixed_noise: bool) -> M
 @functools.lru_cache(maxsize=32)
 def _sobol_normal(samples: int, dimensions: int) -> Tensor:
     """Standard normal quasi-Monte-Carlo points, ``[samples, dimensions]`` in float64."""
-    uniform = torch.quasirandom.SobolEngine(dimensions, scramble=True, seed=0).draw(samples, dtype=torch.float64)
-    return torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))
+    uniform: Tensor = torch.quasirandom.SobolEngine(dimensions, scramble=True, seed=0).draw(
+        samples, dtype=torch.float64
+    )
+    normal: Tensor = torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))
+    return normal
 
 
 @functools.singledispatch
@@ -192,7 +197,7 @@ def _(distribution: Normal) -> Normal:
 
 
 @to_float64.register
-def _(distribution: Independent) -> Independent:
+def _(distribution: Independent) -> Independent:  # type: ignore[type-arg]  # not generic at run time
     base = to_float64(distribution.base_dist)
     return Independent(base, distribution.reinterpreted_batch_ndims, validate_args=False)
 

@@ -84,9 +84,7 @@ def _descend_higher(
         optimizer = higher.optim.DifferentiableSGD(
             torch.optim.SGD(module.parameters(), lr=rate), reference_params=current
         )
-        current = list(
-            optimizer.step(value, params=current, grad_callback=None if second_order else _detach_all)
-        )
+        current = list(optimizer.step(value, params=current, grad_callback=None if second_order else _detach_all))
     return dict(zip(names, current, strict=True))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -127,7 +128,7 @@ class FeatureExtractor(nn.Module):
 def mlp(*sizes: int) -> nn.Sequential:
     """Fully connected layers with ELU between them (paper, table D.3)."""
     layers: list[nn.Module] = []
-    for index, (fan_in, fan_out) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+    for index, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
         linear = nn.Linear(fan_in, fan_out)
         truncated_xavier_(linear.weight)
         nn.init.normal_(linear.bias, std=1e-3)

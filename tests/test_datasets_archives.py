@@ -176,6 +176,54 @@ def test_other_globals_are_refused(tmp_path: Path, content: bytes) -> None:
         load_plain_pickle(path)
 
 
+class Call:
+    """Pickles as a call, and a state to set on its result."""
+
+    def __init__(self, function: object, arguments: tuple[object, ...], *state: object) -> None:
+        self.reduced = (function, arguments, *state)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return self.reduced
+
+
+FORGED = b"\x41" * 8  # a pointer, were it taken for one
+RECONSTRUCT = np.zeros(1).__reduce__()[0]
+FROMBUFFER = np.zeros(1).__reduce_ex__(5)[0]
+PLAIN_STATE = (3, "|", None, None, None, -1, -1, 0)  # clears the flags that protect object arrays
+
+
+@pytest.mark.parametrize(
+    "forgery",
+    [
+        Call(
+            RECONSTRUCT,
+            (np.ndarray, (0,), b"b"),
+            (1, (1,), Call(np.dtype, ("O8", False, True), PLAIN_STATE), False, FORGED),
+        ),
+        Call(RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (1,), np.dtype([("a", "O")]), False, FORGED)),
+        Call(np.ndarray, ((1,), "O8", FORGED)),
+        Call(FROMBUFFER, (FORGED, "O8", (1,), "C")),
+        Call(np.uint8(0).__reduce__()[0], (Call(np.dtype, ("O8", False, True), PLAIN_STATE), FORGED)),
+        np.array([{}], dtype=object),
+    ],
+)
+def test_forged_arrays_of_objects_are_refused(tmp_path: Path, forgery: object) -> None:
+    path = tmp_path / "forged.pkl"
+    for protocol in (2, 5):
+        path.write_bytes(pickle.dumps({"image_data": forgery}, protocol=protocol))
+        with pytest.raises(UserError, match=r"forged\.pkl (asks for values of dtype|must be a pickle)"):
+            load_plain_pickle(path)
+
+
+def test_flags_of_a_dtype_cannot_be_changed(tmp_path: Path) -> None:
+    path = tmp_path / "p.pkl"
+    changed = Call(np.dtype, ("u1", False, True), (3, "|", None, ("a",), {"a": (np.dtype("i1"), 0)}, 8, 1, 63))
+    path.write_bytes(pickle.dumps(changed))
+    assert load_plain_pickle(path) is np.dtype("u1")
+    assert np.dtype("u1").names is None
+    assert np.dtype("u1").flags == 0
+
+
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_plain_data_and_arrays_load(tmp_path: Path, protocol: int) -> None:
     array = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)

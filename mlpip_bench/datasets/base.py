@@ -32,7 +32,9 @@ class ClassImages:
 
     def __post_init__(self) -> None:
         if self.images.dtype != np.uint8 or self.images.ndim != 4:
-            raise ValueError(f"images must be uint8 [image, channel, height, width]; got {self.images.dtype} {self.images.shape}")
+            raise ValueError(
+                f"images must be uint8 [image, channel, height, width]; got {self.images.dtype} {self.images.shape}"
+            )
         if int(self.counts.sum()) != len(self.images) or len(self.counts) != len(self.class_names):
             raise ValueError(
                 f"counts must add up to the images and have one entry a class name; got {int(self.counts.sum())} "

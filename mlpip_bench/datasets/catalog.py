@@ -191,16 +191,14 @@ def verify(dataset: str, data_root: Path | None, options: DataOptions | None = N
         UserError: the name is unknown or the data is not there; what is there but broken is a row that ``failed``.
     """
     entry, options = _entry(dataset), options or DataOptions()
+    _folders(entry, data_root)  # a data folder that does not exist is an error, not a finding
     try:
         found = _locate(entry, data_root, options)
-        if found is None:
-            raise UserError(f"{_absence(entry, data_root)} {_needed(entry)}")
     except UserError as error:
-        if data_root is None or not data_root.expanduser().is_dir():
-            raise
         return [Check("files", "failed", str(error))]
+    if found is None or data_root is None:
+        raise UserError(f"{_absence(entry, data_root)} {_needed(entry)}")
     checks = [Check("files", "ok", f"{found.layout} in {found.folder}, {len(found.files)} files")]
-    assert data_root is not None
     checks += _checksums(found, data_root.expanduser())
     try:
         data = found.read()

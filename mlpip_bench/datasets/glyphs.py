@@ -57,10 +57,10 @@ def build_glyphs() -> ImageDataset:
 
 
 def _with_rotations(drawings: NDArray[np.uint8], names: list[str]) -> ClassImages:
-    """Adds the rotated characters as classes ``name@degrees``, after all the upright ones."""
+    """Adds the turned characters as classes ``name@degrees``, each after its upright one."""
     turned = [np.rot90(drawings, degrees // 90, axes=(2, 3)) for degrees in _ROTATIONS]
-    images = np.concatenate(turned).reshape(-1, 1, _SIDE, _SIDE)
-    class_names = tuple(name if degrees == 0 else f"{name}@{degrees}" for degrees in _ROTATIONS for name in names)
+    images = np.stack(turned, axis=1).reshape(-1, 1, _SIDE, _SIDE)
+    class_names = tuple(name + (f"@{degrees}" if degrees else "") for name in names for degrees in _ROTATIONS)
     return ClassImages(images, np.full(len(class_names), _DRAWERS, dtype=np.int64), class_names)
 
 
@@ -146,7 +146,7 @@ def _draw(
     width = np.exp(habit(rng.normal(0, 0.13, drawers)) + rng.normal(0, 0.08, drawings))
     height = np.exp(habit(rng.normal(0, 0.13, drawers)) + rng.normal(0, 0.08, drawings))
     unsteadiness = habit(rng.uniform(0.005, 0.018, drawers))
-    radius = habit(rng.uniform(0.55, 0.85, drawers)) + rng.normal(0, 0.04, drawings)
+    radius = np.clip(habit(rng.uniform(0.55, 0.85, drawers)) + rng.normal(0, 0.04, drawings), 0.5, 1.0)
     place = habit(rng.normal(0, 0.03, (*drawers, 2))) + rng.normal(0, 0.03, (*drawings, 2))
 
     per_stroke = (*drawings, _MAX_STROKES)
@@ -176,7 +176,7 @@ def _rasterise(points: _Array, present: NDArray[np.bool_], radius: _Array) -> ND
     path = np.einsum("tp,cdspi->cdsti", _catmull_rom(), points)[present]
     drawing = np.broadcast_to(np.arange(radius.size).reshape(*radius.shape, 1), present.shape)[present]
     pen = radius.reshape(-1)[drawing]
-    # The pen reaches less than one pixel beyond the pixel it is in, so the 3 x 3 pixels around it are enough.
+    # With a radius of at most one pixel, the pen covers no centre beyond the 3 x 3 pixels around it.
     canvas = np.zeros((radius.size, _SIDE, _SIDE), dtype=np.uint8)
     x, y = path[..., 0], path[..., 1]
     column0, row0 = np.floor(x).astype(np.int64), np.floor(y).astype(np.int64)

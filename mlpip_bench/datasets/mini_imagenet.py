@@ -219,8 +219,11 @@ def _list_files(folder: Path) -> dict[str, Path]:
 def _read_csv(path: Path, columns: tuple[str, str]) -> list[tuple[str, str]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            return [(row[columns[0]].strip(), row[columns[1]].strip()) for row in csv.DictReader(file)]
-    except (OSError, ValueError, KeyError, AttributeError, csv.Error) as error:
+            rows = csv.DictReader(file)
+            if not set(columns) <= set(rows.fieldnames or ()):
+                raise ValueError(f"its columns are {listed(rows.fieldnames or ['none'])}")
+            return [(row[columns[0]].strip(), row[columns[1]].strip()) for row in rows]
+    except (OSError, ValueError, AttributeError, csv.Error) as error:
         raise broken(path, f"a csv with the columns {','.join(columns)}", error) from error
 
 

@@ -29,7 +29,7 @@ _SEED = 20170828
 _SIDE = 84
 _CLASSES = {"train": 64, "validation": 16, "test": 20}
 _IMAGES_PER_CLASS = 60
-_BATCH = 5  # pictures drawn at once: few enough for the processor's cache
+_BATCH = 4  # pictures drawn at once: few enough for the processor's cache
 _PATTERNS = ("stripes", "waves", "checks", "dots", "rings", "spokes", "blotches", "plain")
 _HUES = 8
 # The superformula's (m, n1, n2 = n3): how many corners or lobes, and how pointed or full they are.
@@ -73,22 +73,24 @@ def build_patches() -> ImageDataset:
     Returns:
         The data set ``patches``; each call gives the same one.
     """
-    rng = np.random.default_rng(_SEED)
     splits = {}
     first = 1
     for split, num_classes in _CLASSES.items():
-        images = np.empty((num_classes, _IMAGES_PER_CLASS, 3, _SIDE, _SIDE), dtype=np.uint8)
-        for pictures in images:
-            kind = _draw_kind(rng)
-            for start in range(0, _IMAGES_PER_CLASS, _BATCH):
-                pictures[start : start + _BATCH] = _pictures(rng, kind)
+        numbers = range(first, first + num_classes)
         splits[split] = ClassImages(
-            images=images.reshape(-1, 3, _SIDE, _SIDE),
+            images=np.concatenate([draw_class(number) for number in numbers]),
             counts=np.full(num_classes, _IMAGES_PER_CLASS, dtype=np.int64),
-            class_names=tuple(f"patch{number:03d}" for number in range(first, first + num_classes)),
+            class_names=tuple(f"patch{number:03d}" for number in numbers),
         )
         first += num_classes
     return ImageDataset(name="patches", source="procedural", splits=splits, options={"version": VERSION})
+
+
+def draw_class(number: int) -> NDArray[np.uint8]:
+    """Draws one class, which depends on its number alone: ``[picture, channel, height, width]``."""
+    rng = np.random.default_rng([_SEED, number])
+    kind = _draw_kind(rng)
+    return np.concatenate([_pictures(rng, kind) for _ in range(_IMAGES_PER_CLASS // _BATCH)])
 
 
 def _draw_kind(rng: np.random.Generator) -> _Kind:
@@ -131,7 +133,7 @@ def _pictures(rng: np.random.Generator, kind: _Kind) -> NDArray[np.uint8]:
     shadow = 1 - 0.45 * np.exp(-4 * np.maximum(depth - 1, 0))[:, None]
     ground = _background(rng) * shadow
     picture = ground + inside * (picture - ground)
-    picture = _occlude(rng, picture)
+    _occlude(rng, picture)
     return _expose(rng, picture)
 
 
@@ -148,33 +150,29 @@ def _per_picture(values: _Array) -> _Array:
 
 def _object_plane(rng: np.random.Generator) -> tuple[_Array, _Array]:
     """Draws a pose for each picture; where its pixels lie on the object, whose widest radius is 1."""
-    num = _BATCH
     x, y = _grid()
-    x = x - _per_picture(rng.uniform(-0.2, 0.2, num))
-    y = y - _per_picture(rng.uniform(-0.2, 0.2, num))
-    tilt = 1 + _per_picture(rng.normal(0, 0.12, num)) * x + _per_picture(rng.normal(0, 0.12, num)) * y
-    size = rng.uniform(0.45, 0.9, num)
-    turn = rng.normal(0, 0.7, num)
-    stretch = np.exp(rng.normal(0, 0.12, num))
-    shear = rng.normal(0, 0.15, num)
+    x = x - _per_picture(rng.uniform(-0.2, 0.2, _BATCH))
+    y = y - _per_picture(rng.uniform(-0.2, 0.2, _BATCH))
+    tilt = 1 + _per_picture(rng.normal(0, 0.12, _BATCH)) * x + _per_picture(rng.normal(0, 0.12, _BATCH)) * y
+    size = rng.uniform(0.45, 0.9, _BATCH)
+    turn = rng.normal(0, 0.7, _BATCH)
+    stretch = np.exp(rng.normal(0, 0.12, _BATCH))
+    shear = rng.normal(0, 0.15, _BATCH)
     cos, sin = np.cos(turn), np.sin(turn)
     u = (_per_picture(cos / size) * x + _per_picture(sin / size) * y) / tilt
     v = (_per_picture(-sin / size) * x + _per_picture(cos / size) * y) / tilt
     u = u * _per_picture(stretch) + v * _per_picture(shear)
     v = v / _per_picture(stretch)
-    bend = _per_picture(rng.normal(0, 0.06, num))
-    wave, phase = _per_picture(rng.uniform(1.5, 3.5, num)), _per_picture(rng.uniform(0, 2 * np.pi, num))
+    bend = _per_picture(rng.normal(0, 0.06, _BATCH))
+    wave, phase = _per_picture(rng.uniform(1.5, 3.5, _BATCH)), _per_picture(rng.uniform(0, 2 * np.pi, _BATCH))
     return u + bend * np.sin(wave * v + phase), v + bend * np.sin(wave * u - phase)
 
 
-def _pattern(
-    rng: np.random.Generator, kind: _Kind, u: _Array, v: _Array, radius: _Array, angle: _Array
-) -> _Array:
+def _pattern(rng: np.random.Generator, kind: _Kind, u: _Array, v: _Array, radius: _Array, angle: _Array) -> _Array:
     """The surface pattern: 0 where it has the first colour, 1 where it has the second."""
-    num = _BATCH
-    phases = rng.uniform(0, 2 * np.pi, (4, num))
-    frequency = 2 * np.pi * kind.frequency * _per_picture(np.exp(rng.normal(0, 0.08, num)))
-    orientation = kind.orientation + _per_picture(rng.normal(0, 0.08, num))
+    phases = rng.uniform(0, 2 * np.pi, (4, _BATCH))
+    frequency = 2 * np.pi * kind.frequency * _per_picture(np.exp(rng.normal(0, 0.08, _BATCH)))
+    orientation = kind.orientation + _per_picture(rng.normal(0, 0.08, _BATCH))
     cos, sin = np.cos(orientation), np.sin(orientation)
     along, across = cos * u + sin * v, cos * v - sin * u
     first, second = _per_picture(phases[0]), _per_picture(phases[1])
@@ -194,8 +192,11 @@ def _pattern(
         height = np.zeros_like(u)
         for wave, phase in enumerate(phases):
             way = kind.orientation + wave * 2.4
-            height += 0.8 * np.sin(frequency * (0.4 + 0.1 * wave) * (np.cos(way) * u + np.sin(way) * v)
-                                   + _per_picture(phase) + 1.2 * height)
+            height += 0.8 * np.sin(
+                frequency * (0.4 + 0.1 * wave) * (np.cos(way) * u + np.sin(way) * v)
+                + _per_picture(phase)
+                + 1.2 * height
+            )
     else:
         height = 0.8 * (along + across)
     return np.clip(0.5 + 1.5 * (height + kind.share), 0, 1)
@@ -203,20 +204,19 @@ def _pattern(
 
 def _light(rng: np.random.Generator, kind: _Kind, depth: _Array, angle: _Array) -> tuple[_Array, _Array]:
     """Lights the relief from a direction drawn for each picture: how bright the surface is, and its highlight."""
-    num = _BATCH
     slope = np.minimum(depth, 1) ** kind.flatness
-    from_angle = _per_picture(rng.uniform(-np.pi, np.pi, num))
-    elevation = rng.uniform(0.4, 1.1, num)
+    from_angle = _per_picture(rng.uniform(-np.pi, np.pi, _BATCH))
+    elevation = rng.uniform(0.4, 1.1, _BATCH)
     facing = slope * np.cos(angle - from_angle) * _per_picture(np.cos(elevation))
     facing = np.maximum(facing + np.sqrt(1 - slope**2) * _per_picture(np.sin(elevation)), 0)
-    ambient = _per_picture(rng.uniform(0.25, 0.5, num))
+    ambient = _per_picture(rng.uniform(0.25, 0.5, _BATCH))
     shine = np.square(np.square(np.square(np.square(facing))))
     return ambient + (1.15 - ambient) * facing, shine
 
 
-def _noise(rng: np.random.Generator, cells: int, num: int = _BATCH) -> _Array:
+def _noise(rng: np.random.Generator, cells: int) -> _Array:
     """Smooth noise ``[picture, height, width]``: random values on a coarse grid, cosine-interpolated."""
-    coarse = rng.normal(0, 1, (num, cells, cells))
+    coarse = rng.normal(0, 1, (_BATCH, cells, cells))
     position = np.linspace(0, cells - 1, _SIDE)
     low = np.minimum(position.astype(np.int64), cells - 2)
     weight = (1 - np.cos(np.pi * (position - low))) / 2
@@ -226,47 +226,46 @@ def _noise(rng: np.random.Generator, cells: int, num: int = _BATCH) -> _Array:
 
 def _background(rng: np.random.Generator) -> _Array:
     """Two colours of the common palette, mixed by cloudy noise and a weave ``[picture, channel, height, width]``."""
-    num = _BATCH
-    hues = rng.integers(0, _HUES, (num, 2)) / _HUES + rng.normal(0, 0.05, (num, 2))
-    colours = _rgb(hues, rng.uniform(0.05, 0.7, (num, 2)), rng.uniform(0.2, 0.9, (num, 2)))
+    hues = rng.integers(0, _HUES, (_BATCH, 2)) / _HUES + rng.normal(0, 0.05, (_BATCH, 2))
+    colours = _rgb(hues, rng.uniform(0.05, 0.7, (_BATCH, 2)), rng.uniform(0.2, 0.9, (_BATCH, 2)))
     x, y = _grid()
-    way, frequency = _per_picture(rng.uniform(0, np.pi, num)), _per_picture(rng.uniform(6, 28, num))
+    way, frequency = _per_picture(rng.uniform(0, np.pi, _BATCH)), _per_picture(rng.uniform(6, 28, _BATCH))
     weave = np.sin(frequency * (np.cos(way) * x + np.sin(way) * y) + _noise(rng, 5))
-    strength = _per_picture(rng.uniform(0, 0.3, num) * (rng.random(num) < 0.6))
+    strength = _per_picture(rng.uniform(0, 0.3, _BATCH) * (rng.random(_BATCH) < 0.6))
     clouds = 0.22 * _noise(rng, 4) + 0.14 * _noise(rng, 10) + 0.08 * _noise(rng, 30)
     return _mix(colours, np.clip(0.5 + clouds + strength * weave, 0, 1))
 
 
-def _occlude(rng: np.random.Generator, picture: _Array) -> _Array:
-    """Puts up to two shaded rods or balls in front."""
-    num = _BATCH
+def _occlude(rng: np.random.Generator, picture: _Array) -> None:
+    """Puts up to two shaded rods or balls in front of each picture, in place."""
     x, y = _grid()
     for _ in range(2):
-        shown = _per_picture((rng.random(num) < 0.5).astype(np.float64))
-        start_x, start_y = (_per_picture(rng.uniform(-1, 1, num)) for _ in range(2))
-        way = _per_picture(rng.uniform(0, np.pi, num))
-        length = _per_picture(rng.choice([0.0, 0.8], num))
+        chosen = np.flatnonzero(rng.random(_BATCH) < 0.5)
+        num = len(chosen)
+        way = rng.uniform(0, np.pi, num)
+        cos, sin = _per_picture(np.cos(way)), _per_picture(np.sin(way))
+        half_length = _per_picture(rng.choice([0.0, 0.8], num))
         thickness = _per_picture(rng.uniform(0.06, 0.2, num))
-        dx, dy = x - start_x, y - start_y
-        along = np.clip(np.cos(way) * dx + np.sin(way) * dy, -length, length)
-        away = ((dx - along * np.cos(way)) ** 2 + (dy - along * np.sin(way)) ** 2) / thickness**2
-        hue, saturation, value = rng.integers(0, _HUES, num) / _HUES, rng.uniform(0.2, 0.8, num), rng.uniform(0.3, 1, num)
-        colour = _rgb(hue, saturation, value)[:, :, None, None]
-        shade = np.sqrt(np.maximum(1 - 0.8 * away, 0.1))
-        cover = (shown * np.clip((1 - np.sqrt(away)) * thickness * _SIDE / 2 + 0.5, 0, 1))[:, None]
-        picture = picture + cover * (colour * shade[:, None] - picture)
-    return picture
+        right = x - _per_picture(rng.uniform(-1, 1, num))
+        down = y - _per_picture(rng.uniform(-1, 1, num))
+        along = np.clip(cos * right + sin * down, -half_length, half_length)
+        away = ((right - along * cos) ** 2 + (down - along * sin) ** 2) / thickness**2  # 1 on the rim
+        hue = rng.integers(0, _HUES, num) / _HUES
+        colour = _rgb(hue, rng.uniform(0.2, 0.8, num), rng.uniform(0.3, 1, num))[:, :, None, None]
+        shade = np.sqrt(np.maximum(1 - 0.8 * away, 0.1))[:, None]
+        cover = np.clip((1 - np.sqrt(away)) * thickness * _SIDE / 2 + 0.5, 0, 1)[:, None]
+        picture[chosen] += cover * (colour * shade - picture[chosen])
 
 
 def _expose(rng: np.random.Generator, picture: _Array) -> NDArray[np.uint8]:
     """Uneven, coloured illumination, exposure, sensor noise; rounds to bytes."""
-    num = _BATCH
     x, y = _grid()
-    slope_x, slope_y = (_per_picture(rng.normal(0, 0.12, num)) for _ in range(2))
-    tint = np.exp(rng.normal(0, 0.08, (num, 3)) + rng.normal(0, 0.15, (num, 1)))
-    picture = picture * (1 + slope_x * x + slope_y * y)[:, None] * tint[:, :, None, None]
-    picture = picture + rng.standard_normal(picture.shape, dtype=np.float32) * rng.uniform(0.01, 0.05, (num, 1, 1, 1))
-    return np.rint(np.clip(picture, 0, 1) * 255).astype(np.uint8)
+    slope_x, slope_y = (_per_picture(rng.normal(0, 0.12, _BATCH)) for _ in range(2))
+    tint = np.exp(rng.normal(0, 0.08, (_BATCH, 3)) + rng.normal(0, 0.15, (_BATCH, 1)))[:, :, None, None]
+    noise = rng.standard_normal(picture.shape, dtype=np.float32)
+    exposed = picture * (tint * (1 + slope_x * x + slope_y * y)[:, None])
+    exposed += noise * rng.uniform(0.01, 0.05, (_BATCH, 1, 1, 1))
+    return np.rint(np.clip(exposed, 0, 1) * 255).astype(np.uint8)
 
 
 def _mix(colours: _Array, weight: _Array) -> _Array:

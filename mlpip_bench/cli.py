@@ -1,0 +1,325 @@
+"""Command line: ``run``, ``table``, ``list`` and ``data``."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import logging
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.markup import escape
+from rich.table import Table
+from typer.core import TyperGroup
+
+from mlpip_bench import __version__, published, registry, results, runner, tables
+from mlpip_bench.benches import DATASETS, LISTED, PRESETS, TEST_QUERIES, parse_bench
+from mlpip_bench.datasets import catalog
+from mlpip_bench.errors import UserError
+from mlpip_bench.normalization import NORM_MODES
+from mlpip_bench.progress import ConsoleReporter
+from mlpip_bench.results import Record
+
+out = Console()
+err = Console(stderr=True)
+
+
+class _Group(TyperGroup):
+    """Shows errors of use as one message with status 2, and an interrupt as status 130."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+            raise typer.Exit(2) from error
+        except KeyboardInterrupt as error:
+            err.print("interrupted; the same command goes on from the last checkpoint", highlight=False)
+            raise typer.Exit(130) from error
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Compare meta-learners as approximate probabilistic inference (ML-PIP), fairly.",
+)
+list_app = typer.Typer(no_args_is_help=True, help="List what is installed.")
+data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
+app.add_typer(list_app, name="list")
+app.add_typer(data_app, name="data")
+
+
+class TableFormat(StrEnum):
+    """How ``table`` prints."""
+
+    text = "text"
+    markdown = "markdown"
+    latex = "latex"
+    csv = "csv"
+
+
+Results = Annotated[Path, typer.Option("--results", help="Folder of records, tables and checkpoints.")]
+DataRoot = Annotated[
+    Path | None, typer.Option(envvar="MLPIP_BENCH_DATA", help="Folder of real data sets (see: list data).")
+]
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    """A comma-separated list, without repeats."""
+    return tuple(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in _names(text))
+    except ValueError as error:
+        raise UserError(
+            f"--seeds takes whole numbers with commas between them, for example 0,1,2; got {text!r}."
+        ) from error
+
+
+def _overrides(assignments: list[str], iterations: int | None, eval_tasks: int | None) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {"*": {}}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals or not name.strip():
+            raise UserError(f"--set takes [METHOD.]NAME=VALUE, for example maml.test_steps=5; got {assignment!r}.")
+        method, _, key = name.strip().rpartition(".")
+        found.setdefault(method or "*", {})[key] = _value(text.strip())
+    for key, number in (("iterations", iterations), ("test_tasks", eval_tasks)):
+        if number is not None:
+            found["*"][key] = number
+    return found
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+@app.callback()
+def _common(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    logging.basicConfig(
+        level=logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=err, show_time=False, show_path=False)],
+        force=True,
+    )
+    if version:
+        out.print(__version__)
+        raise typer.Exit
+
+
+@app.command(
+    epilog="Examples:\n\n"
+    "python -m mlpip_bench run --methods versa,maml --bench mini5w5s\n\n"
+    "python -m mlpip_bench run --methods versa,maml,protonets --bench omni5w1s --data-root ~/data --seeds 0,1,2\n\n"
+    "python -m mlpip_bench run --methods maml --bench omni5w1s --set maml.test_steps=5 --norm transductive --queries 1"
+)
+def run(
+    bench: Annotated[str, typer.Option(help="Benches, with commas: (omni|tiny|mini)<way>w<shot>s.")],
+    methods: Annotated[str, typer.Option(help="Methods, with commas (see: list methods).")],
+    protocols: Annotated[str, typer.Option(help="Protocols, with commas (see: list protocols).")] = "accuracy,nll",
+    seeds: Annotated[str, typer.Option("--seeds", "--seed", help="Training seeds, with commas.")] = "0",
+    norm: Annotated[str, typer.Option(help=f"Normalisation of all methods: {', '.join(NORM_MODES)}.")] = (
+        runner.DEFAULT_NORM
+    ),
+    preset: Annotated[str, typer.Option(help=f"Budget: {', '.join(PRESETS)}.")] = "quick",
+    iterations: Annotated[int | None, typer.Option(help="Training iterations, instead of the preset's.")] = None,
+    test_tasks: Annotated[int | None, typer.Option(help="Test tasks, instead of the preset's.")] = None,
+    queries: Annotated[int, typer.Option(help="Queries per class at test; the paper's protocol is the shot.")] = (
+        TEST_QUERIES
+    ),
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="[METHOD.]NAME=VALUE", help="A setting of a method, or of training; repeatable."),
+    ] = None,
+    source: Annotated[str, typer.Option(help="auto: real data where found, else the stand-in; real; procedural.")] = (
+        "auto"
+    ),
+    data_root: DataRoot = None,
+    split: Annotated[str, typer.Option(help="Omniglot: random (by character) or vinyals (by alphabet).")] = "random",
+    resize: Annotated[str, typer.Option(help="Omniglot: nearest (as the reference code) or antialias.")] = "nearest",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    overwrite: Annotated[str, typer.Option(help="Which cells run again: never, failed, always.")] = "failed",
+    results_folder: Results = Path("results"),
+) -> None:
+    """Train and test methods on benches, keep a record of each cell, and print the tables."""
+    for name, value, known in (("split", split, ("random", "vinyals")), ("resize", resize, ("nearest", "antialias"))):
+        if value not in known:
+            raise UserError(f"--{name} must be one of {', '.join(known)}; got {value!r}.")
+    config = runner.RunConfig(
+        methods=_names(methods),
+        benches=_names(bench),
+        protocols=_names(protocols),
+        seeds=_seeds(seeds),
+        norm=norm,  # type: ignore[arg-type]  # plan_cells checks these names, with a suggestion
+        preset=preset,
+        queries=queries,
+        overrides=_overrides(set_ or [], iterations, test_tasks),
+        source=source,  # type: ignore[arg-type]
+        data_root=data_root,
+        data=catalog.DataOptions(split=split, resize=resize),  # type: ignore[arg-type]
+        device=device,
+        overwrite=overwrite,  # type: ignore[arg-type]
+        results=results_folder,
+    )
+    with err.status("reading data"):
+        cells = runner.plan_cells(config)
+    _print_configuration(cells)
+    summary = runner.run(cells, config, ConsoleReporter(err))
+    records = results.load_all(config.results)
+    if records:
+        tables.write_tables(records, config.results)
+    asked = {cell.record_key(protocol) for cell in cells for protocol in config.protocols}
+    _print_tables([record for record in records if record.key in asked])
+    _print_summary(summary, config.results)
+    if summary.failed:
+        raise typer.Exit(1)
+
+
+def _print_configuration(cells: list[runner.Cell]) -> None:
+    table = Table(title="resolved configuration", title_justify="left", show_lines=False)
+    for column in ("bench", "method", "seeds", "configuration"):
+        table.add_column(column, overflow="fold")
+    shown: dict[tuple[str, str, str], list[str]] = {}
+    for cell in cells:
+        config = {k: v for k, v in cell.config.items() if k not in ("way", "shot")}
+        config |= {f"settings.{k}": v for k, v in config.pop("settings").items()}
+        text = ", ".join(f"{k} {v}" for k, v in config.items())
+        data = f"{cell.dataset.name} ({cell.dataset.source}), device {cell.device}"
+        shown.setdefault((cell.bench.name, cell.method, f"{text}, data {data}"), []).append(str(cell.seed))
+    for (bench, method, text), seeds in shown.items():
+        table.add_row(bench, method, ",".join(seeds), text)
+    err.print(table)
+    if any(cell.dataset.source == "procedural" for cell in cells):
+        err.print("[yellow]stand-in data:[/] results on procedural images are not results on the real data set")
+
+
+def _print_tables(records: list[Record]) -> None:
+    if records:
+        for table in tables.wide_tables(records, published.load()):
+            out.print(tables.to_rich(table, width=out.width))
+            out.print()
+
+
+def _print_summary(summary: runner.Summary, folder: Path) -> None:
+    for title, reason in summary.skipped:
+        err.print(f"nothing to do for {title}: {reason}", highlight=False)
+    for title, message in summary.failed:
+        err.print(f"[red]failed[/] {title}: {escape(message)}", highlight=False, soft_wrap=True)
+    counts = f"{len(summary.done)} cells run, {len(summary.skipped)} had nothing to do, {len(summary.failed)} failed"
+    err.print(f"{counts}; records and tables are in {folder}", highlight=False)
+
+
+@app.command(
+    epilog="Examples:\n\npython -m mlpip_bench table\n\npython -m mlpip_bench table --format csv > results.csv"
+)
+def table(
+    results_folder: Results = Path("results"),
+    format_: Annotated[TableFormat, typer.Option("--format", help="Form on standard output.")] = TableFormat.text,
+    bench: Annotated[str | None, typer.Option(help="Only these benches, with commas.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Only these methods, with commas.")] = None,
+) -> None:
+    """Regenerate the comparison tables from records, and print them."""
+    records = results.load_all(results_folder)
+    tables.write_tables(records, results_folder)
+    chosen = [
+        record
+        for record in records
+        if record.bench in (_names(bench) or (record.bench,)) and record.method in (_names(methods) or (record.method,))
+    ]
+    if not chosen:
+        have = ", ".join(sorted({f"{r.bench} {r.method}" for r in records}))
+        raise UserError(f"no record matches --bench {bench} --methods {methods}. There are: {have}.")
+    quoted = published.load()
+    if format_ is TableFormat.csv:
+        typer.echo(tables.to_csv(chosen, quoted), nl=False)
+    elif format_ is TableFormat.text:
+        _print_tables(chosen)
+    else:
+        render = tables.to_markdown if format_ is TableFormat.markdown else tables.to_latex
+        typer.echo("\n".join(render(wide) for wide in tables.wide_tables(chosen, quoted)))
+
+
+@list_app.command("methods")
+def list_methods() -> None:
+    """Installed methods with reference and psi."""
+    table = Table("method", "psi", "reference", "settings")
+    for name in registry.method_names():
+        plugin = registry.method(name)
+        settings = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(plugin.Settings))
+        table.add_row(name, plugin.psi, plugin.reference, settings)
+    out.print(table)
+
+
+@list_app.command("protocols")
+def list_protocols() -> None:
+    """Installed protocols with their metrics."""
+    table = Table("protocol", "metrics", "what it measures")
+    for name in registry.protocol_names():
+        protocol = registry.protocol(name)
+        metrics = ", ".join(f"{metric.name} ({metric.unit})" for metric in protocol.metrics)
+        table.add_row(name, metrics, protocol.description)
+    out.print(table)
+
+
+@list_app.command("benches")
+def list_benches() -> None:
+    """The paper's benches and the tiny ones; any way and shot works."""
+    table = Table("bench", "data set", "way", "shot", "needs")
+    for name in LISTED:
+        bench = parse_bench(name)
+        table.add_row(name, bench.data.title, str(bench.way), str(bench.shot), bench.data.needs)
+    out.print(table)
+    out.print(f"Any ({'|'.join(DATASETS)})<way>w<shot>s works, for example omni10w3s.", highlight=False)
+
+
+@list_app.command("data")
+def list_data(data_root: DataRoot = None) -> None:
+    """Data sets, their layouts, and whether they are found below the data folder."""
+    table = Table("data set", "what it is", "layouts", "stand-in", "found")
+    for row in catalog.describe(data_root):
+        source = row.source
+        stand_in = source.stand_in.name if source.stand_in else "none"
+        table.add_row(source.key, source.title, "\n".join(source.layouts), stand_in, f"{row.status}: {row.detail}")
+    out.print(table)
+
+
+@data_app.command("verify", epilog="Example:\n\npython -m mlpip_bench data verify --data-root ~/data")
+def verify(
+    data_root: DataRoot = None,
+    datasets: Annotated[str | None, typer.Option("--data", help="Only these data sets, with commas.")] = None,
+) -> None:
+    """Read data sets from their files, past the cache, and check that they are whole."""
+    wanted = _names(datasets) or tuple(
+        row.source.key for row in catalog.describe(data_root) if row.status != "not found"
+    )
+    if not wanted:
+        raise UserError("no data set is found; pass --data-root or set MLPIP_BENCH_DATA (see: list data).")
+    table = Table("data set", "what", "status", "detail")
+    failed = False
+    for name in wanted:
+        for check in catalog.verify(name, data_root):
+            table.add_row(name, check.what, check.status, check.detail)
+            failed |= check.status == "failed"
+    out.print(table)
+    if failed:
+        raise typer.Exit(2)
+
+
+def main() -> None:
+    """Entry point."""
+    app(prog_name="mlpip_bench")

@@ -1,0 +1,372 @@
+"""Cells, bench x method x seed: which are asked for, which are done, and running the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+
+import mlpip_bench
+from mlpip_bench import registry, results
+from mlpip_bench.api import EvalProtocol, Method, Problem, TrainingPlan, resolve
+from mlpip_bench.benches import PRESETS, TEST_QUERIES, BenchSpec, parse_bench
+from mlpip_bench.datasets.base import ImageDataset
+from mlpip_bench.datasets.catalog import DataOptions, SourceChoice, load
+from mlpip_bench.device import environment, keep_freed_memory, resolve_device
+from mlpip_bench.errors import CellError, UserError, unknown_name
+from mlpip_bench.evaluate import Evaluation, is_inductive
+from mlpip_bench.normalization import NORM_MODES, NormMode
+from mlpip_bench.progress import Reporter
+from mlpip_bench.results import Record, Scores
+from mlpip_bench.tasks import ImagePool, TaskShape, TaskStream, seed_from
+from mlpip_bench.train import Progress, State, load_checkpoint, train
+
+Overwrite = Literal["never", "failed", "always"]
+DEFAULT_NORM: NormMode = "metabn"
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What a user asks for.
+
+    Attributes:
+        methods, benches, protocols: names.
+        seeds: training seeds.
+        norm: normalisation mode of all methods.
+        preset: budget.
+        queries: queries per class at test.
+        overrides: fields of plan or settings, for all methods (key ``"*"``) or by method.
+        source, data_root, data: where images come from.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        overwrite: which cells run again: none, failed ones, or all.
+        results: folder of records, tables and checkpoints.
+    """
+
+    methods: tuple[str, ...]
+    benches: tuple[str, ...]
+    protocols: tuple[str, ...] = ("accuracy", "nll")
+    seeds: tuple[int, ...] = (0,)
+    norm: NormMode = DEFAULT_NORM
+    preset: str = "quick"
+    queries: int = TEST_QUERIES
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    source: SourceChoice = "auto"
+    data_root: Path | None = None
+    data: DataOptions = field(default_factory=DataOptions)
+    device: str = "auto"
+    overwrite: Overwrite = "failed"
+    results: Path = Path("results")
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One bench x method x seed, fully resolved.
+
+    Attributes:
+        bench, method, seed: which cell.
+        plan, settings, norm, preset, queries: how it is trained and tested.
+        dataset: its images.
+        device: where it runs.
+    """
+
+    bench: BenchSpec
+    method: str
+    seed: int
+    plan: TrainingPlan
+    settings: Any
+    norm: NormMode
+    preset: str
+    queries: int
+    dataset: ImageDataset
+    device: torch.device
+
+    @property
+    def title(self) -> str:
+        """For messages."""
+        return f"{self.bench.name} {self.method} seed {self.seed}"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration as JSON values."""
+        config = {
+            "way": self.bench.way,
+            "shot": self.bench.shot,
+            "queries": self.queries,
+            "norm": self.norm,
+            "preset": self.preset,
+            **dataclasses.asdict(self.plan),
+            "settings": dataclasses.asdict(self.settings),
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(config))
+        return plain
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What a record says of the data."""
+        return {
+            "name": self.dataset.name,
+            "source": self.dataset.source,
+            "fingerprint": self.dataset.fingerprint,
+            "options": dict(self.dataset.options),
+        }
+
+    @property
+    def training_key(self) -> str:
+        """Hash of all that decides the trained model; what only the test sees is left out."""
+        config = {k: v for k, v in self.config.items() if k not in ("queries", "test_tasks")}
+        return self._hash(config)
+
+    def record_key(self, protocol: str) -> str:
+        """Hash of all that decides a record."""
+        return self._hash({**self.config, "protocol": protocol})
+
+    def _hash(self, config: Mapping[str, Any]) -> str:
+        parts = [self.bench.name, self.method, self.seed, self.device.type, self.data, config, mlpip_bench.__version__]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def path(self, folder: Path, suffix: str) -> Path:
+        """Where a file of this cell lies below a folder."""
+        name = f"seed{self.seed}-{self.training_key[:12]}{suffix}"
+        return folder / self.bench.name / self.method / name
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended.
+
+    Attributes:
+        done: titles of cells that were run now.
+        skipped: titles of cells that had nothing left to do, with the reason.
+        failed: titles of failed cells, with the message.
+    """
+
+    done: tuple[str, ...]
+    skipped: tuple[tuple[str, str], ...]
+    failed: tuple[tuple[str, str], ...]
+
+
+def plan_cells(config: RunConfig) -> list[Cell]:
+    """Resolve and check everything that was asked for, before any work starts.
+
+    Raises:
+        UserError: an unknown name or value, data that is missing or broken, tasks that the data
+            cannot give, or a damaged checkpoint.
+    """
+    for kind, value, known in (
+        ("norm", config.norm, NORM_MODES),
+        ("preset", config.preset, PRESETS),
+        ("overwrite", config.overwrite, get_args(Overwrite)),
+        ("source", config.source, get_args(SourceChoice)),
+    ):
+        if value not in known:
+            raise unknown_name(kind, value, known)
+    for kind, values in (("method", config.methods), ("bench", config.benches), ("protocol", config.protocols)):
+        if not values:
+            raise UserError(f"a run needs at least one {kind}.")
+    if config.queries < 1:
+        raise UserError(f"--queries must be at least 1; got {config.queries}.")
+    device = resolve_device(config.device)
+    plugins = {name: registry.method(name) for name in config.methods}
+    for name in config.protocols:
+        registry.protocol(name)
+    for name in config.overrides:
+        if name != "*" and name not in plugins:
+            raise unknown_name("method in --set", name, plugins)
+    benches = [parse_bench(name) for name in config.benches]
+    datasets: dict[str, ImageDataset] = {}
+    cells = []
+    for bench in benches:
+        if bench.dataset not in datasets:
+            datasets[bench.dataset] = load(
+                bench.dataset, source=config.source, data_root=config.data_root, options=config.data
+            )
+        for seed in config.seeds:
+            for name, plugin in plugins.items():
+                cell = _cell(config, bench, name, plugin, seed, datasets[bench.dataset], device)
+                _check(cell, config.results)
+                cells.append(cell)
+    return cells
+
+
+def _cell(
+    config: RunConfig,
+    bench: BenchSpec,
+    name: str,
+    plugin: type[Method[Any]],
+    seed: int,
+    dataset: ImageDataset,
+    device: torch.device,
+) -> Cell:
+    overrides = {**config.overrides.get("*", {}), **config.overrides.get(name, {})}
+    default = bench.data.budgets[config.preset]
+    resolved = resolve(plugin, name, default, config.preset, (bench.dataset, bench.name), overrides)
+    return Cell(
+        bench=bench,
+        method=name,
+        seed=seed,
+        plan=resolved.plan,
+        settings=resolved.settings,
+        norm=config.norm,
+        preset=config.preset,
+        queries=config.queries,
+        dataset=dataset,
+        device=device,
+    )
+
+
+def _streams(cell: Cell, device: torch.device) -> dict[str, TaskStream]:
+    """The three task streams of a cell; no seed of theirs names the method.
+
+    Validation and test tasks are the same for all training seeds too, so seeds can be compared task by task.
+    """
+    bench = cell.bench
+    train_shape = bench.task_shape(cell.plan.train_queries)
+    splits = cell.dataset.splits
+    # Validation never stands in the way of a bench: its way and queries shrink to what its classes allow.
+    spare = int(splits["validation"].counts.min()) - bench.shot
+    validation_shape = TaskShape(
+        way=min(bench.way, splits["validation"].num_classes), shots=bench.shot, queries=max(1, min(TEST_QUERIES, spare))
+    )
+    test_shape = bench.task_shape(cell.queries)
+    pools = {split: ImagePool(data, device) for split, data in splits.items()}
+    return {
+        "train": TaskStream(pools["train"], train_shape, bench.name, "train", cell.seed, split="train"),
+        "validation": TaskStream(pools["validation"], validation_shape, bench.name, "validation", split="validation"),
+        "test": TaskStream(pools["test"], test_shape, bench.name, "test", split="test"),
+    }
+
+
+def _check(cell: Cell, folder: Path) -> None:
+    _streams(cell, torch.device("cpu"))
+    checkpoint = cell.path(folder / "checkpoints", ".pt")
+    if checkpoint.exists():
+        load_checkpoint(checkpoint)
+
+
+def run(cells: Sequence[Cell], config: RunConfig, reporter: Reporter) -> Summary:
+    """Run the cells that are not done, each independently of the others.
+
+    Raises:
+        UserError: the results folder cannot be written, or holds a damaged record.
+    """
+    _check_writable(config.results)
+    present = {record.key for record in results.load_all(config.results)}
+    if torch.device("cpu") in {cell.device for cell in cells}:
+        keep_freed_memory()
+    done: list[str] = []
+    skipped: list[tuple[str, str]] = []
+    failed: list[tuple[str, str]] = []
+    for cell in cells:
+        failure = cell.path(config.results / "failures", ".json")
+        if config.overwrite == "never" and failure.exists():
+            skipped.append((cell.title, f"failed before ({failure}); --overwrite failed runs it again"))
+            continue
+        wanted = [p for p in config.protocols if config.overwrite == "always" or cell.record_key(p) not in present]
+        if not wanted:
+            skipped.append((cell.title, "its records are there; --overwrite always runs it again"))
+            continue
+        try:
+            for record in _run_cell(cell, wanted, config, reporter):
+                results.save(record, config.results)
+            failure.unlink(missing_ok=True)
+            done.append(cell.title)
+        except UserError:
+            raise
+        except Exception as error:  # one cell's fault, whatever it is, must not take the others with it
+            message = str(error) if isinstance(error, CellError) else f"{type(error).__name__}: {error}"
+            detail = {"cell": cell.title, "error": message, "traceback": traceback.format_exc(), "config": cell.config}
+            results.write_atomically(failure, json.dumps(detail, indent=1).encode())
+            reporter.say(f"[red]failed[/red] {cell.title}: {message}")
+            failed.append((cell.title, message))
+    return Summary(tuple(done), tuple(skipped), tuple(failed))
+
+
+def _check_writable(folder: Path) -> None:
+    probe = folder / "records" / ".writable"
+    results.write_atomically(probe, b"")
+    probe.unlink()
+
+
+def _run_cell(cell: Cell, protocols: Sequence[str], config: RunConfig, reporter: Reporter) -> Iterator[Record]:
+    streams = _streams(cell, cell.device)
+    method = build_method(cell)
+    checkpoint = cell.path(config.results / "checkpoints", ".pt")
+    if config.overwrite == "always" and checkpoint.exists() and _complete(checkpoint, cell):
+        checkpoint.unlink()  # an unfinished one belongs to this very command, which was interrupted
+    start = load_checkpoint(checkpoint).iteration if checkpoint.exists() else 0
+    with reporter.stage(f"{cell.title}: training", cell.plan.iterations, start) as step:
+        trained = train(
+            method,
+            cell.plan,
+            streams["train"],
+            streams["validation"],
+            seed=cell.seed,
+            checkpoint=checkpoint,
+            step=step,
+        )
+    began = time.monotonic()
+    evaluations = list(_evaluations(cell, method, trained, streams["test"], reporter))
+    inductive = is_inductive(method, streams["test"].batch(0, 1))
+    for name in protocols:
+        protocol: EvalProtocol = registry.protocol(name)()
+        scores: list[Scores] = []
+        for evaluation in evaluations:
+            scores += protocol.measure(evaluation)
+        yield Record(
+            key=cell.record_key(name),
+            bench=cell.bench.name,
+            method=cell.method,
+            protocol=name,
+            seed=cell.seed,
+            device=cell.device.type,
+            inductive=inductive,
+            config=cell.config,
+            data=cell.data,
+            scores=tuple(scores),
+            parameters=sum(p.numel() for p in method.parameters()),
+            training={
+                "iterations": trained.iteration,
+                "tasks_seen": trained.iteration * cell.plan.tasks_per_batch,
+                "seconds": trained.seconds,
+                "best_iteration": trained.best_iteration,
+                "history": trained.history,
+            },
+            seconds=time.monotonic() - began,
+            environment=environment(cell.device),
+        )
+
+
+def build_method(cell: Cell) -> Method[Any]:
+    """A cell's method with its seeded initial parameters, on its device."""
+    plugin = registry.method(cell.method)
+    problem = Problem(cell.bench.data.extractor, cell.norm, cell.bench.way)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_from("initialisation", cell.seed))
+        return plugin(problem, cell.settings).to(cell.device)
+
+
+def _complete(checkpoint: Path, cell: Cell) -> bool:
+    return load_checkpoint(checkpoint).iteration >= cell.plan.iterations
+
+
+def _evaluations(
+    cell: Cell, method: Method[Any], trained: Progress, test: TaskStream, reporter: Reporter
+) -> Iterator[Evaluation]:
+    """The best model and, where it is another one, the last; predictions are made here, under a bar."""
+    states: list[tuple[results.Model, State]] = [("best", trained.best_model)]
+    if trained.best_iteration != trained.iteration:
+        states.append(("last", trained.model))
+    for model, state in states:
+        method.load_state_dict(state)
+        with reporter.stage(f"{cell.title}: testing the {model} model", cell.plan.test_tasks) as step:
+            evaluation = Evaluation(method, model, test, cell.plan.test_tasks, step)
+            evaluation.predictions  # noqa: B018  # computed while this state is loaded
+        yield evaluation

@@ -1,0 +1,167 @@
+"""One meta-training loop for all methods, which can be killed at any moment and goes on as if it had not been."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import time
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mlpip_bench.api import Method, TrainingPlan
+from mlpip_bench.errors import CellError, UserError
+from mlpip_bench.evaluate import predict, score
+from mlpip_bench.metrics import ACCURACY, NLL
+from mlpip_bench.progress import Step
+from mlpip_bench.results import write_atomically
+from mlpip_bench.tasks import TaskStream, seed_from
+
+_CHECKPOINT_SECONDS = 20.0
+
+State = dict[str, Tensor]
+
+
+@dataclass
+class Progress:
+    """How far training is: all that a checkpoint holds.
+
+    Attributes:
+        iteration: optimiser steps done.
+        model, optimizer: states after them.
+        best_model, best_iteration, best_accuracy: the best on validation so far.
+        history: one entry a validation.
+        seconds: wall-clock seconds of training and validation.
+    """
+
+    iteration: int
+    model: State
+    optimizer: dict[str, Any]
+    best_model: State = field(default_factory=dict)
+    best_iteration: int = -1
+    best_accuracy: float = -math.inf
+    history: list[dict[str, float]] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def save_checkpoint(progress: Progress, path: Path) -> None:
+    """Write a checkpoint atomically; it loads with ``torch.load(path, weights_only=True)``."""
+    buffer = io.BytesIO()
+    torch.save(vars(progress), buffer)
+    write_atomically(path, buffer.getvalue())
+
+
+def load_checkpoint(path: Path) -> Progress:
+    """Read a checkpoint.
+
+    Raises:
+        UserError: it is damaged. Members carry checksums, so flipped bits are found as well.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if (bad := archive.testzip()) is not None:
+                raise ValueError(f"checksum of {bad} is wrong")
+        return Progress(**torch.load(path, weights_only=True, map_location="cpu"))
+    except Exception as error:  # torch, pickle and zipfile each raise their own kinds for damaged files
+        raise UserError(
+            f"a checkpoint must be whole; {path} is not: {error}. Delete it to train that model again from the start."
+        ) from error
+
+
+def train(
+    method: Method[Any],
+    plan: TrainingPlan,
+    training: TaskStream,
+    validation: TaskStream,
+    *,
+    seed: int,
+    checkpoint: Path,
+    step: Step | None = None,
+) -> Progress:
+    """Meta-train a method with Adam, from the last checkpoint if there is one.
+
+    An iteration is a function of the state before it and of its number alone: its tasks come from a
+    fixed stream and its noise from a seed of its own. So a resumed run gives the numbers of an
+    uninterrupted one, on a CPU bit for bit.
+
+    Args:
+        method: on its device; holds the last state afterwards.
+        plan: budget and optimiser.
+        training: training tasks, read from the start.
+        validation: validation tasks, the same ones each time.
+        seed: training seed.
+        checkpoint: file that is written every 20 seconds, at each validation and at the end.
+        step: told the iterations done, with loss and validation accuracy.
+
+    Raises:
+        CellError: loss, gradient or parameters are not finite; the checkpoint is the last good one.
+        UserError: the checkpoint is damaged or cannot be written.
+    """
+    optimizer = torch.optim.Adam(method.parameters(), lr=plan.learning_rate)
+    state = load_checkpoint(checkpoint) if checkpoint.exists() else _start(method, optimizer)
+    method.load_state_dict(state.model)
+    optimizer.load_state_dict(state.optimizer)
+    device = training.pool.device
+    before, began = state.seconds, time.monotonic()
+    saved = began
+    accuracy = f"val {state.history[-1]['accuracy']:.1%}" if state.history else ""
+
+    def save() -> None:
+        nonlocal saved
+        state.model, state.optimizer = method.state_dict(), optimizer.state_dict()
+        if not all(p.isfinite().all() for p in method.parameters()):
+            raise CellError(_not_finite("a parameter", state.iteration, checkpoint))
+        state.seconds = before + time.monotonic() - began
+        save_checkpoint(state, checkpoint)
+        saved = time.monotonic()
+
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        while state.iteration < plan.iterations:
+            torch.manual_seed(seed_from("noise", seed, state.iteration))
+            if plan.halve_every:
+                for group in optimizer.param_groups:
+                    group["lr"] = plan.learning_rate * 0.5 ** (state.iteration // plan.halve_every)
+            method.train()
+            loss = method.loss(training.batch(state.iteration * plan.tasks_per_batch, plan.tasks_per_batch))
+            if not math.isfinite(value := loss.item()):
+                raise CellError(_not_finite(f"the loss ({value})", state.iteration, checkpoint))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            state.iteration += 1
+            last = state.iteration == plan.iterations
+            if last or state.iteration % plan.validate_every == 0:
+                _validate(state, method, validation, plan.validation_tasks, value)
+                accuracy = f"val {state.history[-1]['accuracy']:.1%}"
+                save()
+            elif time.monotonic() - saved > _CHECKPOINT_SECONDS:
+                save()
+            if step is not None:
+                step(state.iteration, f"loss {value:.3f} {accuracy}")
+    return state
+
+
+def _start(method: Method[Any], optimizer: torch.optim.Optimizer) -> Progress:
+    return Progress(0, method.state_dict(), optimizer.state_dict())
+
+
+def _validate(state: Progress, method: Method[Any], stream: TaskStream, tasks: int, loss: float) -> None:
+    predictions = predict(method, stream, tasks)
+    accuracy, nll = (math.fsum(score(metric, predictions)) / tasks for metric in (ACCURACY, NLL))
+    state.history.append({"iteration": state.iteration, "loss": loss, "accuracy": accuracy, "nll": nll})
+    if accuracy > state.best_accuracy:
+        state.best_model = copy.deepcopy(method.state_dict())
+        state.best_iteration, state.best_accuracy = state.iteration, accuracy
+
+
+def _not_finite(what: str, iteration: int, checkpoint: Path) -> str:
+    kept = f"its last good checkpoint is {checkpoint}" if checkpoint.exists() else "there is no checkpoint yet"
+    return (
+        f"{what} is not finite at iteration {iteration}; {kept}. Training stops here; a lower learning rate helps "
+        "(--set METHOD.learning_rate=...)."
+    )

@@ -1,0 +1,19 @@
+"""Accuracy: share of queries whose class has the largest mean predictive probability (paper, Table 1)."""
+
+from __future__ import annotations
+
+from mlpip_bench.api import EvalProtocol
+from mlpip_bench.evaluate import Evaluation
+from mlpip_bench.metrics import ACCURACY
+from mlpip_bench.results import Scores
+
+
+class Accuracy(EvalProtocol):
+    """Accuracy on the bench's fixed test tasks."""
+
+    description = "share of queries classified right, by the argmax of the mean predictive probability"
+    metrics = (ACCURACY,)
+
+    def measure(self, evaluation: Evaluation) -> list[Scores]:
+        """One accuracy a test task."""
+        return evaluation.scores(self.metrics)

@@ -1,0 +1,19 @@
+"""Negative log-likelihood of the queries under the predictive, in float64 (paper, Table 2)."""
+
+from __future__ import annotations
+
+from mlpip_bench.api import EvalProtocol
+from mlpip_bench.evaluate import Evaluation
+from mlpip_bench.metrics import NLL
+from mlpip_bench.results import Scores
+
+
+class NegativeLogLikelihood(EvalProtocol):
+    """Held-out log-loss on the bench's fixed test tasks."""
+
+    description = "negative log predictive density of the queries; uniform guessing costs log(way) nats"
+    metrics = (NLL,)
+
+    def measure(self, evaluation: Evaluation) -> list[Scores]:
+        """One mean over queries a test task."""
+        return evaluation.scores(self.metrics)
