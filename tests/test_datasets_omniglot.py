@@ -99,7 +99,9 @@ def write_npz(folder: Path, drawings: Drawings) -> None:
 
 WRITERS: dict[str, Callable[[Path, Drawings], None]] = {
     "npz": write_npz,
-    "zip": lambda folder, drawings: write_zip(folder / "images_background.zip", members(drawings, "images_background")),
+    "zip": lambda folder, drawings: write_zip(
+        folder / "images_background.zip", members(drawings, "images_background")[::-1]
+    ),
     "folders": lambda folder, drawings: write_folders(folder, members(drawings, "images_background")),
     "folders in folders": lambda folder, drawings: write_folders(
         folder, members(drawings, "images_background/images_background")

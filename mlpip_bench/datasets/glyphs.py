@@ -147,15 +147,15 @@ def _draw(
     height = np.exp(habit(rng.normal(0, 0.13, drawers)) + rng.normal(0, 0.08, drawings))
     unsteadiness = habit(rng.uniform(0.005, 0.018, drawers))
     radius = np.clip(habit(rng.uniform(0.55, 0.85, drawers)) + rng.normal(0, 0.04, drawings), 0.5, 1.0)
-    place = habit(rng.normal(0, 0.03, (*drawers, 2))) + rng.normal(0, 0.03, (*drawings, 2))
+    place = habit(rng.normal(0, 0.03, (*drawers, 2))) + rng.normal(0, 0.035, (*drawings, 2))
 
     per_stroke = (*drawings, _MAX_STROKES)
     points = np.repeat(strokes[:, None], _DRAWERS, axis=1)
     middle = points.mean(axis=-2, keepdims=True)
     points = middle + _turn_and_scale(
-        points - middle, rng.normal(0, 0.1, per_stroke), np.exp(rng.normal(0, 0.1, per_stroke))
+        points - middle, rng.normal(0, 0.13, per_stroke), np.exp(rng.normal(0, 0.13, per_stroke))
     )
-    points += unsteadiness[..., None, None, None] * rng.normal(0, 2.0, (*per_stroke, 1, 2))
+    points += unsteadiness[..., None, None, None] * rng.normal(0, 2.8, (*per_stroke, 1, 2))
     points += unsteadiness[..., None, None, None] * rng.normal(0, 1.0, points.shape)
 
     # Slant and proportions first, then the whole drawing turned and moved.
