@@ -74,18 +74,18 @@ def _descend_higher(
     learning_rates: Sequence[float],
     second_order: bool,
 ) -> dict[str, Tensor]:
-    import higher  # only this engine needs it, and importing it patches torch.optim's namespace
+    import higher  # needed by this engine only
 
-    names = [name for name, _ in module.named_parameters()]
-    functional = higher.patch.make_functional(module)
-    current = [parameters[name] for name in names]
+    # higher's own first-order mode detaches every step, and psi_0 would get no gradient at all; so the
+    # graph is always kept, and first order detaches the gradients alone.
+    functional = higher.patch.monkeypatch(module, copy_initial_weights=False)
+    functional.update_params([parameters[name] for name, _ in module.named_parameters()])
+    optimizer = higher.optim.get_diff_optim(
+        torch.optim.SGD(module.parameters(), lr=1.0), module.parameters(), fmodel=functional
+    )
     for rate in learning_rates:
-        value = loss(lambda *args, **kwargs: functional(*args, params=current, **kwargs))  # noqa: B023
-        optimizer = higher.optim.DifferentiableSGD(
-            torch.optim.SGD(module.parameters(), lr=rate), reference_params=current
-        )
-        current = list(optimizer.step(value, params=current, grad_callback=None if second_order else _detach_all))
-    return dict(zip(names, current, strict=True))
+        optimizer.step(loss(functional), override={"lr": [rate]}, grad_callback=None if second_order else _detach_all)
+    return dict(zip(parameters, functional.parameters(), strict=True))
 
 
 def _detach_all(gradients: list[Tensor]) -> list[Tensor]:

@@ -16,9 +16,9 @@ BUILDERS: dict[str, Callable[[], ImageDataset]] = {"glyphs": build_glyphs, "patc
 SHAPES = {"glyphs": (1, 28, 28), "patches": (3, 84, 84)}
 CLASSES = {"glyphs": (440 * 4, 80 * 4, 160 * 4), "patches": (64, 16, 20)}
 PER_CLASS = {"glyphs": 20, "patches": 60}
-# Of version 1, and the same with numpy's processor-specific code switched off.
+# Of version 1; numpy 1.26 and 2.4 agree, and so does numpy without its processor-specific code.
 FINGERPRINTS = {
-    "glyphs": "fd229a020ec21b101c21821928499109f2d765f8cdc368c55aad6f37e1184535",
+    "glyphs": "b2e7d50e7b440d9f4e95a55227429f31908a994384b7ca5531467af8ea294051",
     "patches": "7326a70563b9ab54f5a819e71ba5d2530310f1b8ac71ca3ef04ed6075b177049",
 }
 TURNS = {90: 1, 180: 2, 270: 3}
@@ -138,14 +138,14 @@ def test_a_rotated_glyph_is_its_base_class_turned(split: str, datasets: dict[str
             np.testing.assert_array_equal(images[f"{name}@{degrees}"], np.rot90(images[name], turns, axes=(2, 3)))
 
 
-# What was measured is in the comment; the bounds leave room for other tasks, not for another data set.
+# Chance is 0.2. Real Omniglot, brought down to 28 x 28 in the same way, gives 0.37 and 0.66.
 @pytest.mark.parametrize(
     ("name", "shots", "low", "high"),
     [
-        ("glyphs", 1, 0.40, 0.52),  # MEASURED
-        ("glyphs", 5, 0.70, 0.85),
-        ("patches", 1, 0.22, 0.30),
-        ("patches", 5, 0.27, 0.38),
+        ("glyphs", 1, 0.35, 0.50),  # measured: 0.408
+        ("glyphs", 5, 0.65, 0.80),  # 0.729
+        ("patches", 1, 0.21, 0.30),  # 0.228
+        ("patches", 5, 0.25, 0.38),  # 0.278
     ],
 )
 def test_raw_pixels_are_neither_hopeless_nor_enough(
@@ -159,12 +159,5 @@ def test_mean_colour_does_not_tell_patches_apart(datasets: dict[str, ImageDatase
     images = by_class(datasets["patches"].splits["test"])
     whole = (images.mean(axis=(3, 4)) / 255).astype(np.float32)
     middle = (images[..., 28:56, 28:56].mean(axis=(3, 4)) / 255).astype(np.float32)
-    assert nearest_mean_accuracy(whole, shots=5) < 0.35
-    assert nearest_mean_accuracy(middle, shots=5) < 0.6
-
-
-def test_glyphs_of_one_alphabet_are_harder_to_tell_apart(datasets: dict[str, ImageDataset]) -> None:
-    pixels = raw_pixels(datasets["glyphs"].splits["test"])[::4]  # the upright ones
-    within = np.mean([nearest_mean_accuracy(pixels[a : a + 20], shots=1, tasks=50) for a in range(0, 160, 20)])
-    across = nearest_mean_accuracy(pixels, shots=1)
-    assert within < across
+    assert nearest_mean_accuracy(whole, shots=5) < 0.30  # measured: 0.231
+    assert nearest_mean_accuracy(middle, shots=5) < 0.60  # 0.473

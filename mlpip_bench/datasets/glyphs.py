@@ -1,8 +1,9 @@
 """Glyphs: procedural handwritten-like characters, a stand-in for Omniglot that needs no download.
 
 A class is a character: two to four pen strokes, taken from the few strokes that its alphabet uses and joined to
-each other. Characters of an alphabet share strokes and style, so they are easy to confuse. Whole alphabets belong to
-one split, and, as is done for Omniglot, each character turned by 90, 180 and 270 degrees counts as three more classes.
+each other. Characters of an alphabet share strokes and style; 20 consecutive numbers are one alphabet. Whole alphabets
+belong to one split, and, as is done for Omniglot, each character turned by 90, 180 and 270 degrees gives three more
+classes.
 
 Within a class, twenty drawers draw the character once each. Drawers differ in slant, proportions, pen width and
 steadiness; each drawing adds its own place, angle, and noise on strokes and on their control points.

@@ -1,0 +1,338 @@
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from methods.maml import MAML, MAMLSettings
+from methods.protonets import ProtoNets, ProtoNetsSettings
+from methods.versa import Versa, VersaSettings
+from mlpip_bench import registry
+from mlpip_bench.api import Problem
+from mlpip_bench.evaluate import is_inductive
+from mlpip_bench.networks import ExtractorSpec, FeatureExtractor
+from mlpip_bench.normalization import NORM_MODES
+from mlpip_bench.tasks import Labelled, TaskBatch
+
+SPEC = ExtractorSpec((1, 8, 8), blocks=2, channels=4, dropout=0.2)
+NAMES = registry.method_names()
+
+
+def batch(tasks: int = 3, way: int = 3, shots: int = 2, queries: int = 4, seed: int = 0) -> TaskBatch:
+    torch.manual_seed(seed)
+
+    def labelled(per_class: int) -> Labelled:
+        y = torch.arange(way).repeat_interleave(per_class).expand(tasks, -1)
+        x = torch.rand(tasks, way * per_class, 1, 8, 8, dtype=torch.float64) + y[..., None, None, None] * 0.2
+        return Labelled(x, y, way)
+
+    return TaskBatch(labelled(shots), labelled(queries))
+
+
+def make(name: str, norm: str = "metabn", way: int = 3, **settings: object):
+    torch.manual_seed(0)
+    plugin = registry.method(name)
+    method = plugin(Problem(SPEC, norm, way), plugin.Settings(**settings)).double()
+    if norm == "running":  # statistics of some training, so that they differ from their initial values
+        method.loss(batch(seed=5))
+    return method
+
+
+def probs(method, tasks: TaskBatch) -> torch.Tensor:
+    with torch.no_grad():
+        return method.predictive(method.amortize(tasks.support), tasks.query.x).probs
+
+
+@pytest.mark.parametrize("norm", NORM_MODES)
+@pytest.mark.parametrize("name", NAMES)
+def test_queries_one_at_a_time_change_nothing_but_in_transductive_mode(name, norm):
+    method, tasks = make(name, norm).eval(), batch()
+    with torch.no_grad():
+        q = method.amortize(tasks.support)
+        together = method.predictive(q, tasks.query.x).probs
+        alone = torch.cat([method.predictive(q, tasks.query.x[:, i : i + 1]).probs for i in range(12)], 1)
+    difference = float((together - alone).abs().max())
+    assert difference > 1e-3 if norm == "transductive" else difference < 1e-9
+    assert is_inductive(method, tasks) == (norm != "transductive")
+
+
+@pytest.mark.parametrize("norm", NORM_MODES)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_is_its_tasks_one_at_a_time(name, norm):
+    method, tasks = make(name, norm).eval(), batch()
+    together = probs(method, tasks)
+    for t in range(3):
+        alone = probs(method, TaskBatch(tasks.support.task(t), tasks.query.task(t)))
+        torch.testing.assert_close(alone[0], together[t], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_order_of_the_support_set_is_irrelevant(name):
+    method, tasks = make(name).eval(), batch()
+    order = torch.randperm(tasks.support.y.shape[1])
+    shuffled = Labelled(tasks.support.x[:, order], tasks.support.y[:, order], 3)
+    torch.testing.assert_close(probs(method, tasks), probs(method, TaskBatch(shuffled, tasks.query)))
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if "class_relabelling" not in registry.method(n).xfail_checks])
+def test_relabelling_the_classes_relabels_the_prediction(name):
+    method, tasks = make(name, **({"eval_samples": 4096} if name == "versa" else {})).eval(), batch()
+    new = torch.tensor([2, 0, 1])
+    renamed = Labelled(tasks.support.x, new[tasks.support.y], 3)
+    # Fixed quadrature points are not symmetric between classes; many of them nearly are.
+    torch.testing.assert_close(
+        probs(method, TaskBatch(renamed, tasks.query))[..., new], probs(method, tasks), rtol=0, atol=2e-3
+    )
+
+
+@pytest.mark.parametrize("norm", NORM_MODES)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_gets_a_finite_gradient_that_is_not_zero(name, norm):
+    method = make(name, norm)
+    method.loss(batch(shots=1 if norm != "running" else 2)).backward()
+    for parameter_name, parameter in method.named_parameters():
+        assert parameter.grad is not None, parameter_name
+        assert parameter.grad.isfinite().all(), parameter_name
+        assert parameter.grad.any(), parameter_name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_loss_is_a_mean_over_tasks_and_queries(name):
+    method, tasks = make(name).eval(), batch()
+    doubled = TaskBatch(
+        *(Labelled(p.x.repeat(2, 1, 1, 1, 1), p.y.repeat(2, 1), p.way) for p in (tasks.support, tasks.query))
+    )
+    twice = TaskBatch(tasks.support, Labelled(tasks.query.x.repeat(1, 2, 1, 1, 1), tasks.query.y.repeat(1, 2), 3))
+    value = method.loss(tasks).item()
+    assert method.loss(doubled).item() == pytest.approx(value, rel=1e-9)
+    assert method.loss(twice).item() == pytest.approx(value, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("way", "shots"), [(2, 1), (3, 3), (6, 2)])
+def test_way_and_shot_are_free_at_test(name, way, shots):
+    method, tasks = make(name).eval(), batch(way=way, shots=shots)
+    out = probs(method, tasks)
+    assert out.shape == (3, way * 4, way)
+    torch.testing.assert_close(out.sum(-1), torch.ones(3, way * 4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shots_may_differ_between_classes(name):
+    method, tasks = make(name).eval(), batch(shots=3)
+    keep = torch.tensor([0, 3, 4, 6, 7, 8])
+    support = Labelled(tasks.support.x[:, keep], tasks.support.y[:, keep], 3)
+    assert probs(method, TaskBatch(support, tasks.query)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_about_a_task_stays_on_the_module(name):
+    method, tasks = make(name).eval(), batch()
+    state = {k: v.clone() for k, v in method.state_dict().items()}
+    first = probs(method, tasks)
+    probs(method, batch(seed=7))
+    assert torch.equal(probs(method, tasks), first)
+    assert all(torch.equal(v, state[k]) for k, v in method.state_dict().items())
+
+
+# Versa
+
+
+def test_versa_loss_is_equation_4_with_the_samples_drawn_by_hand():
+    method, tasks = make("versa", samples=7, dropout=False), batch()
+    torch.manual_seed(3)
+    loss = float(method.loss(tasks))
+    torch.manual_seed(3)
+    noise = torch.randn(7, 3, 12, 3, dtype=torch.float64)
+    q = method.amortize(tasks.support)
+    h, _ = method.extractor(tasks.query.x, q.support)
+    total = 0.0
+    for t in range(3):
+        w, b = q.psi.mean[t, :, :-1], q.psi.mean[t, :, -1]
+        vw, vb = q.psi.variance[t, :, :-1], q.psi.variance[t, :, -1]
+        for m in range(12):
+            x = h[t, m]
+            likelihoods = []
+            for sample in range(7):
+                logits = w @ x + b + noise[sample, t, m] * (vw @ x**2 + vb).sqrt()
+                likelihoods.append(logits.softmax(0)[tasks.query.y[t, m]])
+            total -= math.log(sum(map(float, likelihoods)) / 7)
+    assert loss == pytest.approx(total / 36, rel=1e-9)
+
+
+def test_versa_infers_each_class_from_its_own_examples_alone():
+    # The context-independent approximation, Eq. 5; with layer norm no statistics link the classes.
+    method, tasks = make("versa", "layer").eval(), batch()
+    changed = tasks.support.x.clone()
+    changed[:, tasks.support.y[0] == 2] += 0.5
+    before, after = (method.amortize(Labelled(x, tasks.support.y, 3)).psi for x in (tasks.support.x, changed))
+    torch.testing.assert_close(after.mean[:, :2], before.mean[:, :2])
+    assert (after.mean[:, 2] != before.mean[:, 2]).all()
+
+
+def test_versa_log_variance_stays_in_its_range():
+    method = make("versa")
+    for wild in (1e9, -1e9):
+        mean, std = method.amortizer(torch.full((1, 3, 16), wild, dtype=torch.float64))
+        assert mean.isfinite().all()
+        assert (std >= math.exp(-10) * 0.999).all()
+        assert (std <= math.exp(5) * 1.001).all()
+
+
+def test_versa_drops_activations_in_training_only():
+    method, tasks = make("versa", dropout=True), batch()
+    first, second = (method.extractor(tasks.support.x)[0] for _ in range(2))
+    assert not torch.equal(first, second)
+    method.eval()
+    first, second = (method.extractor(tasks.support.x)[0] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+# Prototypical networks
+
+
+def test_protonets_as_a_linear_classifier_equal_the_distance_form():
+    method, tasks = make("protonets").eval(), batch()
+    h_support, statistics = method.extractor(tasks.support.x)
+    h_query, _ = method.extractor(tasks.query.x, statistics)
+    prototypes = h_support.view(3, 3, 2, -1).mean(2)
+    by_distance = (-torch.cdist(h_query, prototypes).square() / 2).softmax(-1)
+    torch.testing.assert_close(probs(method, tasks), by_distance)
+
+
+def test_protonets_scale_two_gives_snell_et_al():
+    method, tasks = make("protonets", scale=2.0).eval(), batch()
+    h_support, statistics = method.extractor(tasks.support.x)
+    h_query, _ = method.extractor(tasks.query.x, statistics)
+    prototypes = h_support.view(3, 3, 2, -1).mean(2)
+    torch.testing.assert_close(probs(method, tasks), (-torch.cdist(h_query, prototypes).square()).softmax(-1))
+
+
+# MAML
+
+
+@pytest.mark.parametrize("norm", ["metabn", "tasknorm", "transductive"])
+@pytest.mark.parametrize("steps", [1, 5])
+def test_maml_gives_the_same_loss_and_gradients_with_higher(norm, steps):
+    results = []
+    for engine in ("native", "higher"):
+        method = make("maml", norm, train_steps=steps, inner_rate=0.1, inner_engine=engine)
+        loss = method.loss(batch())
+        loss.backward()
+        results.append((loss.item(), [p.grad for p in method.parameters()]))
+    assert results[0][0] == pytest.approx(results[1][0], abs=1e-10)
+    for ours, theirs in zip(results[0][1], results[1][1], strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-5)
+
+
+def test_maml_step_is_gradient_descent_on_the_mean_support_loss():
+    # Two steps by hand, with autograd on a copy of the network.
+    method, tasks = make("maml", "layer", test_steps=2, inner_rate=(0.5, 0.25)).eval(), batch(tasks=1)
+    reference = make("maml", "layer")
+    for rate in (0.5, 0.25):
+        logits, _ = reference.network(tasks.support.x, None, track=False)
+        F.cross_entropy(logits[0], tasks.support.y[0]).backward()
+        with torch.no_grad():
+            for parameter in reference.network.parameters():
+                parameter -= rate * parameter.grad
+                parameter.grad = None
+    by_hand = torch.cat([p.flatten() for p in reference.network.parameters()])
+    torch.testing.assert_close(method.amortize(tasks.support).psi.mean[0], by_hand)
+
+
+def test_maml_first_order_keeps_the_value_and_changes_the_gradient():
+    values, gradients = [], []
+    for first_order in (False, True):
+        method = make("maml", inner_rate=0.1, first_order=first_order)
+        loss = method.loss(batch())
+        loss.backward()
+        values.append(loss.item())
+        gradients.append(torch.cat([p.grad.flatten() for p in method.parameters()]))
+    assert values[0] == pytest.approx(values[1])
+    assert gradients[1].abs().min() >= 0
+    assert gradients[1].any()
+    assert not torch.allclose(gradients[0], gradients[1])
+
+
+def test_maml_gradient_equals_finite_differences():
+    method, tasks, step = make("maml", inner_rate=0.2, train_steps=2), batch(), 1e-6
+    method.loss(tasks).backward()
+    for parameter in (method.network.head[0].bias, method.network.extractor.blocks[0].norm.shift):
+        index = (0,) * parameter.dim()
+        with torch.no_grad():
+            parameter[index] += step
+        up = method.loss(tasks).item()
+        with torch.no_grad():
+            parameter[index] -= 2 * step
+        down = method.loss(tasks).item()
+        with torch.no_grad():
+            parameter[index] += step
+        assert float(parameter.grad[index]) == pytest.approx((up - down) / (2 * step), rel=1e-4, abs=1e-8)
+
+
+def test_maml_inner_steps_leave_running_averages_alone():
+    method, tasks = make("maml", "running"), batch(tasks=1)
+    norm = method.network.extractor.blocks[0].norm
+    means = []
+    for steps in (1, 5):
+        method.settings = MAMLSettings(train_steps=steps, inner_rate=0.0)
+        norm.running_mean.zero_()
+        method.amortize(tasks.support)
+        means.append(norm.running_mean.clone())
+    torch.testing.assert_close(means[0], means[1])
+
+
+def test_maml_head_rows_are_cut_or_filled_with_their_mean():
+    method = make("maml", test_steps=0).eval()
+    weight = method.network.head[0].weight
+    wide = method._unflatten(method.amortize(batch(way=5).support).psi.mean[0])["head.0.weight"]
+    assert torch.equal(wide[:3], weight)
+    torch.testing.assert_close(wide[3:], weight.mean(0).expand(2, -1))
+    narrow = method._unflatten(method.amortize(batch(way=2).support).psi.mean[0])["head.0.weight"]
+    assert torch.equal(narrow, weight[:2])
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        (VersaSettings, {"samples": 0}),
+        (MAMLSettings, {"train_steps": -1}),
+        (MAMLSettings, {"inner_engine": "lower"}),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, wrong):
+    with pytest.raises(ValueError):  # noqa: PT011  # the messages differ
+        settings(**wrong)
+
+
+def test_methods_share_one_extractor():
+    shapes = [
+        {n: p.shape for n, p in e.named_parameters()}
+        for e in (make("versa").extractor, make("protonets").extractor, make("maml").network.extractor)
+    ]
+    assert shapes[0] == shapes[1] == shapes[2]
+
+
+def test_the_papers_extractors_give_256_features_and_the_parameter_counts_of_the_reference():
+    omniglot = ExtractorSpec((1, 28, 28), 4, ceil_mode=True)
+    mini = ExtractorSpec((3, 84, 84), 5)
+    for spec, conv in ((omniglot, 111_168), (mini, 149_184)):
+        extractor = FeatureExtractor(spec, "metabn")
+        assert spec.features == 256
+        assert extractor(torch.rand(1, 2, *spec.image_shape))[0].shape == (1, 2, 256)
+        counted = sum(b.conv.weight.numel() for b in extractor.blocks)
+        assert counted == conv
+    # Reference counts are 111,424 and 149,504: convolutions plus one shift a channel and block.
+    assert 111_168 + 4 * 64 == 111_424
+    assert 149_184 + 5 * 64 == 149_504
+    method = Versa(Problem(omniglot, "metabn", 5), VersaSettings())
+    assert sum(p.numel() for p in method.amortizer.parameters()) == 658_434
+
+
+def test_settings_dataclasses_are_frozen():
+    for settings in (VersaSettings, MAMLSettings, ProtoNetsSettings):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            settings().anything = 1
+    assert MAML.Settings is MAMLSettings
+    assert ProtoNets.Settings is ProtoNetsSettings

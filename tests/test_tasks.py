@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from mlpip_bench.datasets.base import ClassImages
+from mlpip_bench.errors import UserError
+from mlpip_bench.tasks import ImagePool, Labelled, TaskShape, TaskStream, seed_from
+
+CPU = torch.device("cpu")
+
+
+def coded_pool(counts: list[int]) -> ImagePool:
+    """Two-pixel images that say which class and which instance they are."""
+    images = np.array([[c, i] for c, n in enumerate(counts) for i in range(n)], dtype=np.uint8).reshape(-1, 1, 1, 2)
+    names = tuple(f"class{c}" for c in range(len(counts)))
+    return ImagePool(ClassImages(images, np.array(counts), names), CPU)
+
+
+def decoded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    values = (x * 255).round().long().flatten(2)
+    return values[..., 0], values[..., 1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    way=st.integers(2, 12),
+    shots=st.integers(1, 4),
+    queries=st.integers(1, 4),
+    extra=st.lists(st.integers(0, 3), min_size=12, max_size=12),
+    seed=st.integers(0, 5),
+)
+def test_tasks_have_distinct_classes_disjoint_images_and_true_labels(way, shots, queries, extra, seed):
+    pool = coded_pool([shots + queries + e for e in extra])
+    stream = TaskStream(pool, TaskShape(way, shots, queries), "t", seed)
+    batch, indices = stream.batch(0, 20), stream.indices(0, 20)
+    for task in range(20):
+        assert len(set(indices.classes[task].tolist())) == way
+        support, query = indices.support[task].tolist(), indices.query[task].tolist()
+        assert len(set(support + query)) == way * (shots + queries)
+    for part in (batch.support, batch.query):
+        classes, _ = decoded(part.x)
+        assert torch.equal(classes, indices.classes.gather(1, part.y))
+    assert torch.equal(
+        batch.support.y.bincount() if batch.support.y.dim() == 1 else batch.support.one_hot.sum(1).unique(),
+        torch.tensor([float(shots)]),
+    )
+
+
+def test_a_hundred_ways_never_repeat_a_class():
+    # With replacement, 95 of 100 such tasks would hold a class twice (423 x 4 test classes of Omniglot).
+    stream = TaskStream(coded_pool([2] * 200), TaskShape(100, 1, 1), "t")
+    classes = stream.indices(0, 500).classes
+    assert all(len(row.unique()) == 100 for row in classes)
+
+
+def test_every_class_and_every_image_is_equally_likely():
+    stream = TaskStream(coded_pool([6] * 10), TaskShape(3, 1, 2), "uniform")
+    indices = stream.indices(0, 4000)
+    assert stats.chisquare(indices.classes.flatten().bincount()).pvalue > 1e-3
+    assert stats.chisquare(indices.support.flatten().bincount(minlength=60)).pvalue > 1e-3
+    assert stats.chisquare(indices.query.flatten().bincount(minlength=60)).pvalue > 1e-3
+
+
+def test_the_instance_number_is_drawn_apart_for_each_class():
+    _, instances = decoded(TaskStream(coded_pool([20] * 9), TaskShape(5, 1, 1), "t").batch(0, 50).support.x)
+    assert (instances != instances[:, :1]).any(1).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("sizes", [[1] * 300, [300], [7, 120, 1, 172], [128, 128, 44]])
+def test_the_stream_does_not_depend_on_batch_size(sizes):
+    stream = TaskStream(coded_pool([20] * 30), TaskShape(5, 1, 15), "bench", "test")
+    whole = stream.indices(0, 300)
+    first, parts = 0, []
+    for size in sizes:
+        parts.append(stream.indices(first, size))
+        first += size
+    for name in ("classes", "support", "query"):
+        assert torch.equal(torch.cat([getattr(p, name) for p in parts]), getattr(whole, name))
+
+
+def test_the_stream_is_pinned():
+    # Published results rest on these tasks: a change of sampler must be a new version, not an accident.
+    indices = TaskStream(coded_pool([20] * 30), TaskShape(3, 1, 1), "omni5w1s", "test").indices(1000, 2)
+    assert indices.classes.tolist() == PINNED_CLASSES
+    assert indices.support.tolist() == PINNED_SUPPORT
+
+
+PINNED_CLASSES = [[6, 2, 23], [7, 20, 13]]
+PINNED_SUPPORT = [[120, 51, 467], [147, 411, 277]]
+
+
+def test_streams_of_other_names_differ():
+    pool, shape = coded_pool([20] * 30), TaskShape(5, 1, 1)
+    streams = [TaskStream(pool, shape, *seed).indices(0, 50).classes for seed in (("a", 0), ("a", 1), ("b", 0))]
+    assert not torch.equal(streams[0], streams[1])
+    assert not torch.equal(streams[0], streams[2])
+    assert seed_from("a", "bc") != seed_from("ab", "c")
+
+
+def test_shots_may_differ_between_the_classes_of_a_task():
+    batch = TaskStream(coded_pool([8] * 6), TaskShape(3, (1, 4, 2), 2), "t").batch(0, 5)
+    assert torch.equal(batch.support.one_hot.sum(1), torch.tensor([[1.0, 4.0, 2.0]]).expand(5, 3))
+    assert torch.equal(batch.query.one_hot.sum(1), torch.full((5, 3), 2.0))
+
+
+def test_class_means_match_a_loop():
+    y = torch.tensor([[0, 2, 1, 2, 2], [1, 1, 0, 2, 0]])
+    values = torch.randn(2, 5, 7, dtype=torch.float64)
+    means = Labelled(torch.zeros(2, 5, 1, dtype=torch.float64), y, 3).class_means(values)
+    for task in range(2):
+        for c in range(3):
+            torch.testing.assert_close(means[task, c], values[task][y[task] == c].mean(0))
+
+
+@pytest.mark.parametrize(
+    ("counts", "shape", "says"),
+    [
+        ([20] * 20, TaskShape(25, 1, 1), ["way 25 needs 25 test classes", "has 20"]),
+        ([20] * 5 + [12] + [20] * 5, TaskShape(5, 1, 15), ["need 16 images", "'class5' has 12", "--queries 11"]),
+        ([20] * 9, TaskShape(5, (1, 1, 1, 1, 8), 15), ["need 23 images", "has 20"]),
+    ],
+)
+def test_tasks_that_the_data_cannot_give_are_refused_before_any_is_drawn(counts, shape, says):
+    with pytest.raises(UserError) as error:
+        TaskStream(coded_pool(counts), shape, "t", split="test")
+    for text in says:
+        assert text in str(error.value)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 0, 1), (5, 1, 0), (5, (1, 2), 1)])
+def test_shapes_that_are_no_tasks_are_refused(shape):
+    with pytest.raises(UserError):
+        TaskShape(*shape)
+
+
+def test_images_are_scaled_to_one():
+    x = TaskStream(coded_pool([3] * 250), TaskShape(5, 1, 1), "t").batch(0, 200).support.x
+    assert x.dtype == torch.float32
+    assert 0.9 < float(x.max()) <= 1.0
