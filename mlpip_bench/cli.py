@@ -107,9 +107,17 @@ def _value(text: str) -> Any:
         return text
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        out.print(__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def _common(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    version: Annotated[  # noqa: ARG001  # its callback does the work
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
 ) -> None:
     logging.basicConfig(
         level=logging.WARNING,
@@ -117,9 +125,6 @@ def _common(
         handlers=[RichHandler(console=err, show_time=False, show_path=False)],
         force=True,
     )
-    if version:
-        out.print(__version__)
-        raise typer.Exit
 
 
 @app.command(

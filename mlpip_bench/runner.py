@@ -177,9 +177,10 @@ def plan_cells(config: RunConfig) -> list[Cell]:
     plugins = {name: registry.method(name) for name in config.methods}
     for name in config.protocols:
         registry.protocol(name)
-    for name in config.overrides:
-        if name != "*" and name not in plugins:
-            raise unknown_name("method in --set", name, plugins)
+    for name in set(config.overrides) - {"*"} - set(plugins):
+        if name not in (installed := registry.method_names()):
+            raise unknown_name("method in --set", name, installed)
+        raise UserError(f"--set names a method of the run; {name!r} is not among --methods {','.join(plugins)}.")
     benches = [parse_bench(name) for name in config.benches]
     datasets: dict[str, ImageDataset] = {}
     cells = []

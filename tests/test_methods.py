@@ -258,7 +258,7 @@ def test_maml_first_order_keeps_the_value_and_changes_the_gradient():
 def test_maml_gradient_equals_finite_differences():
     method, tasks, step = make("maml", inner_rate=0.2, train_steps=2), batch(), 1e-6
     method.loss(tasks).backward()
-    for parameter in (method.network.head[0].bias, method.network.extractor.blocks[0].norm.shift):
+    for parameter in (method.network.head.bias, method.network.extractor.blocks[0].norm.shift):
         index = (0,) * parameter.dim()
         with torch.no_grad():
             parameter[index] += step
@@ -285,11 +285,11 @@ def test_maml_inner_steps_leave_running_averages_alone():
 
 def test_maml_head_rows_are_cut_or_filled_with_their_mean():
     method = make("maml", test_steps=0).eval()
-    weight = method.network.head[0].weight
-    wide = method._unflatten(method.amortize(batch(way=5).support).psi.mean[0])["head.0.weight"]
+    weight = method.network.head.weight
+    wide = method._unflatten(method.amortize(batch(way=5).support).psi.mean[0])["head.weight"]
     assert torch.equal(wide[:3], weight)
     torch.testing.assert_close(wide[3:], weight.mean(0).expand(2, -1))
-    narrow = method._unflatten(method.amortize(batch(way=2).support).psi.mean[0])["head.0.weight"]
+    narrow = method._unflatten(method.amortize(batch(way=2).support).psi.mean[0])["head.weight"]
     assert torch.equal(narrow, weight[:2])
 
 

@@ -1,0 +1,95 @@
+"""Build sdist and wheel, install the wheel, and use it from an empty folder; ``tox -e packaging`` runs it.
+
+The environment that runs it gets the wheel installed. Nothing here can import the checkout: every command
+runs in a temporary folder.
+"""
+
+import csv
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+PACKAGES = ("mlpip_bench", "methods", "protocols")
+TINY_RUN = (
+    "run --source procedural --bench omni5w1s --methods protonets --iterations 2 --test-tasks 3 "
+    "--set validation_tasks=2 --results results"
+).split()
+
+
+def check(holds: bool, message: str) -> None:
+    """End with a message unless something holds."""
+    if not holds:
+        sys.exit(f"packaging: {message}")
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Run a command in a folder, show its output, and return what it wrote on standard output."""
+    environment = os.environ | {"MLPIP_BENCH_CACHE": str(cwd / "cache"), "COLUMNS": "160"}
+    sys.stdout.write(f"$ {' '.join(map(str, command))}\n")
+    sys.stdout.flush()
+    done = subprocess.run([*map(str, command)], cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True)
+    sys.stdout.write(done.stdout)
+    check(done.returncode == 0, f"status {done.returncode} from: {' '.join(map(str, command))}")
+    return done.stdout
+
+
+def check_sdist(path: Path) -> None:
+    """The sdist has what a packager needs, and no results or data of this machine."""
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for needed in ("pyproject.toml", "LICENSE", "README.md", "tox.ini", "constraints.txt", "tests/conftest.py"):
+        check(needed in names, f"{path.name} lacks {needed}")
+    for name in names:
+        check(not name.startswith(("results/records", "results/tables", ".venv", ".tox")), f"{path.name} has {name}")
+
+
+def check_wheel(path: Path, root: Path) -> None:
+    """The wheel has the modules of the checkout's three packages and its data files, and nothing else."""
+    with zipfile.ZipFile(path) as archive:
+        names = {name for name in archive.namelist() if not name.endswith("/")}
+    metadata = {name for name in names if name.partition("/")[0].endswith(".dist-info")}
+    expected = {"mlpip_bench/published.csv", "mlpip_bench/py.typed"}
+    for package in PACKAGES:
+        expected |= {file.relative_to(root).as_posix() for file in (root / package).rglob("*.py")}
+    missing, more = sorted(expected - names), sorted(names - metadata - expected)
+    check(not missing, f"{path.name} lacks {', '.join(missing)}")
+    check(not any(name.startswith("tests/") for name in more), f"{path.name} has tests: {', '.join(more)}")
+    strangers = [name for name in more if name.partition("/")[0] not in PACKAGES]
+    check(not strangers, f"{path.name} has files outside {', '.join(PACKAGES)}: {', '.join(strangers)}")
+    check(any(name.endswith("/licenses/LICENSE") for name in metadata), f"{path.name} lacks the licence's text")
+
+
+def main(root: Path) -> None:
+    """Check everything, in a temporary folder."""
+    python = sys.executable
+    with tempfile.TemporaryDirectory(prefix="mlpip_bench-packaging-") as name:
+        folder = Path(name).resolve()
+        check(root not in folder.parents, f"the temporary folder {folder} must lie outside the checkout {root}")
+        run(python, "-m", "build", "--outdir", folder / "dist", root, cwd=folder)
+        (sdist,), (wheel,) = (list((folder / "dist").glob(pattern)) for pattern in ("*.tar.gz", "*.whl"))
+        check_sdist(sdist)
+        check_wheel(wheel, root)
+
+        run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "mlpip_bench", cwd=folder)
+        run(python, "-m", "pip", "install", wheel, cwd=folder)
+        empty = folder / "empty"
+        empty.mkdir()
+        where = run(python, "-c", "import mlpip_bench; print(mlpip_bench.__file__)", cwd=empty)
+        check("site-packages" in where, f"the installed package must be imported; got {where}")
+        version = "0.1.0" or run(Path(python).parent / "mlpip_bench", "--version", cwd=empty).strip()
+        check(version == wheel.name.split("-")[1], f"--version says {version}; the wheel is {wheel.name}")
+        check("protonets" in run(python, "-m", "mlpip_bench", "list", "methods", cwd=empty), "no protonets is listed")
+        run(python, "-m", "mlpip_bench", *TINY_RUN, cwd=empty)
+        table = run(python, "-m", "mlpip_bench", "table", "--format", "csv", "--results", "results", cwd=empty)
+        rows = list(csv.DictReader(table.splitlines()))
+        ours = {(row["bench"], row["method"], row["source"]) for row in rows if row["source"] == "procedural"}
+        check(ours == {("omni5w1s", "protonets", "procedural")}, f"the table has rows of {ours}")
+        check(any(row["source"] == "published" for row in rows), "the table lacks the published numbers")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).resolve())

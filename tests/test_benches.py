@@ -1,0 +1,92 @@
+import pytest
+
+from mlpip_bench import registry
+from mlpip_bench.api import TrainingPlan, resolve
+from mlpip_bench.benches import DATASETS, LISTED, PRESETS, parse_bench
+from mlpip_bench.errors import UserError
+from mlpip_bench.published import load
+
+
+def test_the_grammar_takes_any_way_and_shot():
+    bench = parse_bench("omni100w12s")
+    assert (bench.dataset, bench.way, bench.shot) == ("omni", 100, 12)
+    assert parse_bench("mini05w1s").name == "mini5w1s"
+
+
+@pytest.mark.parametrize("name", ["omni", "omni5w", "5w1s", "cifar5w1s", "omni5w1s ", "omni-5w1s", "omni5w1s2", ""])
+def test_other_names_are_refused_with_the_grammar(name):
+    with pytest.raises(UserError, match="way"):
+        parse_bench(name)
+
+
+def test_a_misspelt_bench_gets_the_nearest():
+    with pytest.raises(UserError, match="Did you mean 'mini5w5s'"):
+        parse_bench("min5w5s")
+
+
+@pytest.mark.parametrize("name", ["omni1w1s", "omni0w1s", "omni5w0s"])
+def test_benches_that_are_no_task_are_refused(name):
+    with pytest.raises(UserError, match="at least"):
+        parse_bench(name)
+
+
+def test_the_papers_benches_are_listed():
+    assert {row.bench for row in load()} <= set(LISTED)
+
+
+@pytest.mark.parametrize("method", registry.method_names())
+@pytest.mark.parametrize("bench", LISTED)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_method_resolves_on_every_bench(method, bench, preset):
+    spec = parse_bench(bench)
+    resolved = resolve(registry.method(method), method, spec.data.budgets[preset], preset, (spec.dataset, bench), {})
+    assert isinstance(resolved.plan, TrainingPlan)
+    if preset == "paper":
+        assert resolved.plan.test_tasks >= 600
+
+
+@pytest.mark.parametrize(
+    ("method", "bench", "expected"),
+    [
+        # Paper, appendix D.1 and D.2.
+        (
+            "versa",
+            "omni5w1s",
+            {"iterations": 80_000, "tasks_per_batch": 16, "learning_rate": 1e-4, "train_queries": 15},
+        ),
+        ("versa", "omni20w1s", {"iterations": 100_000, "tasks_per_batch": 16}),
+        ("versa", "omni20w5s", {"iterations": 60_000}),
+        ("versa", "mini5w5s", {"iterations": 100_000, "tasks_per_batch": 4, "learning_rate": 1e-4}),
+        ("versa", "mini5w1s", {"iterations": 50_000, "tasks_per_batch": 8, "learning_rate": 2.5e-4}),
+    ],
+)
+def test_the_paper_preset_is_the_papers(method, bench, expected):
+    spec = parse_bench(bench)
+    plan = resolve(registry.method(method), method, spec.data.budgets["paper"], "paper", (spec.dataset, bench), {}).plan
+    assert {key: getattr(plan, key) for key in expected} == expected
+
+
+def resolve_versa(**overrides):
+    return resolve(registry.method("versa"), "versa", DATASETS["omni"].budgets["quick"], "quick", ("omni",), overrides)
+
+
+def test_a_users_setting_wins():
+    resolved = resolve_versa(iterations=7, samples=3)
+    assert (resolved.plan.iterations, resolved.settings.samples) == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"sample": 3}, "Did you mean 'samples'"),
+        ({"samples": "many"}, "versa.samples must be int"),
+        ({"dropout": "False"}, "versa.dropout must be bool"),
+        ({"samples": 0}, "at least 1"),
+        ({"iterations": 0}, "iterations must be positive"),
+        ({"learning_rate": -0.1}, "learning_rate must be positive"),
+    ],
+)
+def test_settings_that_are_wrong_are_named(overrides, says):
+    with pytest.raises(UserError) as error:
+        resolve_versa(**overrides)
+    assert says in str(error.value)
