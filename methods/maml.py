@@ -4,11 +4,11 @@ psi: all parameters of extractor and classifier, a point mass at the adapted val
 Reference: Finn, Abbeel & Levine, ICML 2017.
 
 Differences from their paper: the inner loss is a mean and its rate is stated for a mean (their code
-sums over classes, so its 0.4 at 5-way is 2.0 here) and, in the quick preset, is smaller, since the
-bench's 256 features make longer gradients than their 64; the head starts at zero; stride-1 convolutions with pooling, the bench's
-extractor, for all methods alike; scale and shift of the normalisation adapt too; one fixed number
-of test steps. Test tasks with more classes than the training way start the further classes from the
-mean of the learned rows.
+sums over classes, so its 0.4 at 5-way is 2.0 for a mean); the network is the bench's extractor for all
+methods alike, whose 256 features make longer steps than their 64, so the quick preset has a smaller
+rate; the head starts at zero; scale and shift of the normalisation adapt too; one fixed number of test
+steps. Test tasks with more classes than the training way start the further classes from the mean of
+the learned rows.
 """
 
 from __future__ import annotations

@@ -137,9 +137,8 @@ def test_real_data_is_verified(data_root):
 
 
 def test_real_omniglot_runs_and_is_marked_real(data_root, tmp_path):
-    result = call(
-        "run", "--methods", "protonets", "--bench", "omni5w1s,tiny5w5s", "--data-root", data_root, "--results", tmp_path, *TINY
-    )  # fmt: skip
+    arguments = ["--methods", "protonets", "--bench", "omni5w1s,tiny5w5s", "--data-root", data_root, *TINY]
+    result = call("run", *arguments, "--results", tmp_path)
     assert result.exit_code == 0, result.output
     assert {r.data["source"] for r in results.load_all(tmp_path)} == {"real"}
     assert "stand-in" not in result.output
