@@ -36,11 +36,12 @@ class Dataset:
 
 
 _QUICK_SMALL = {
-    "iterations": 1500,
+    "iterations": 2400,
     "tasks_per_batch": 4,
     "train_queries": 5,
     "learning_rate": 1e-3,
-    "validate_every": 250,
+    "halve_every": 800,
+    "validate_every": 240,
     "validation_tasks": 100,
     "test_tasks": 600,
 }
@@ -48,6 +49,7 @@ _QUICK_SMALL = {
 _QUICK_LARGE = _QUICK_SMALL | {
     "iterations": 100,
     "tasks_per_batch": 1,
+    "halve_every": 0,
     "validate_every": 100,
     "validation_tasks": 10,
     "test_tasks": 60,

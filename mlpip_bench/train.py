@@ -113,7 +113,8 @@ def train(
 
     def save() -> None:
         nonlocal saved
-        state.model, state.optimizer = method.state_dict(), optimizer.state_dict()
+        # A copy: state_dict() is a view of the live parameters.
+        state.model, state.optimizer = copy.deepcopy(method.state_dict()), optimizer.state_dict()
         if not all(p.isfinite().all() for p in method.parameters()):
             raise CellError(_not_finite("a parameter", state.iteration, checkpoint))
         state.seconds = before + time.monotonic() - began

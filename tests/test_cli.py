@@ -341,6 +341,10 @@ def test_kill_9_and_the_same_command_give_the_numbers_of_an_uninterrupted_run(tm
     ours, theirs = results.load_all(killed), results.load_all(whole)
     assert [r.scores for r in ours] == [r.scores for r in theirs]
     assert [r.training["history"] for r in ours] == [r.training["history"] for r in theirs]
+    (nll,) = (r for r in ours if r.protocol == "nll")
+    by_model = {s.model: s.per_task for s in nll.scores}
+    assert nll.training["best_iteration"] < 40
+    assert by_model["best"] != by_model["last"]
 
 
 def test_an_interrupt_is_clean_and_resumable(tmp_path):

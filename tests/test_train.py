@@ -89,6 +89,15 @@ def test_the_best_model_is_the_one_of_the_best_validation(tmp_path):
     )
 
 
+def test_the_last_model_is_a_value_that_loading_another_state_does_not_change(tmp_path):
+    method = build("protonets")
+    done = train.train(method, PLAN, *streams(), seed=0, checkpoint=tmp_path / "c.pt")
+    method.load_state_dict(done.best_model)  # as the runner does before it tests the best model
+    kept = train.load_checkpoint(tmp_path / "c.pt")
+    assert all(torch.equal(done.model[key], value) for key, value in kept.model.items())
+    assert any(not torch.equal(done.model[key], value) for key, value in build("protonets").state_dict().items())
+
+
 def test_the_learning_rate_is_halved_on_schedule(tmp_path):
     rates = []
     method, plan = build("protonets"), TrainingPlan(**{**vars(PLAN), "halve_every": 4})
