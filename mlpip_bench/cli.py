@@ -264,7 +264,11 @@ def list_methods() -> None:
     """Installed methods with reference and psi."""
     table = Table("method", "psi", "reference", "settings")
     for name in registry.method_names():
-        plugin = registry.method(name)
+        try:
+            plugin = registry.method(name)
+        except UserError as error:  # somebody's broken plugin is named and hides no other
+            table.add_row(name, f"[red]{escape(str(error))}[/]", "", "")
+            continue
         settings = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(plugin.Settings))
         table.add_row(name, plugin.psi, plugin.reference, settings)
     out.print(table)

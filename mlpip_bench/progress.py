@@ -54,7 +54,7 @@ class ConsoleReporter:
 
     def say(self, message: str) -> None:
         """One line of text."""
-        self.console.print(message, highlight=False, soft_wrap=True)
+        self.console.print(message, markup=False, highlight=False, soft_wrap=True)
 
     @contextlib.contextmanager
     def stage(self, title: str, total: int, start: int = 0) -> Iterator[Step]:

@@ -27,7 +27,7 @@ from mlpip_bench.normalization import NORM_MODES, NormMode
 from mlpip_bench.progress import Reporter
 from mlpip_bench.results import Record, Scores
 from mlpip_bench.tasks import ImagePool, TaskShape, TaskStream, seed_from
-from mlpip_bench.train import Progress, State, load_checkpoint, train
+from mlpip_bench.train import State, TrainingState, load_checkpoint, train
 
 Overwrite = Literal["never", "failed", "always"]
 DEFAULT_NORM: NormMode = "metabn"
@@ -285,7 +285,7 @@ def run(cells: Sequence[Cell], config: RunConfig, reporter: Reporter) -> Summary
             message = str(error) if isinstance(error, CellError) else f"{type(error).__name__}: {error}"
             detail = {"cell": cell.title, "error": message, "traceback": traceback.format_exc(), "config": cell.config}
             results.write_atomically(failure, json.dumps(detail, indent=1).encode())
-            reporter.say(f"[red]failed[/red] {cell.title}: {message}")
+            reporter.say(f"failed {cell.title}: {message}")
             failed.append((cell.title, message))
     return Summary(tuple(done), tuple(skipped), tuple(failed))
 
@@ -359,7 +359,7 @@ def _complete(checkpoint: Path, cell: Cell) -> bool:
 
 
 def _evaluations(
-    cell: Cell, method: Method[Any], trained: Progress, test: TaskStream, reporter: Reporter
+    cell: Cell, method: Method[Any], trained: TrainingState, test: TaskStream, reporter: Reporter
 ) -> Iterator[Evaluation]:
     """The best model and, where it is another one, the last; predictions are made here, under a bar."""
     states: list[tuple[results.Model, State]] = [("best", trained.best_model)]

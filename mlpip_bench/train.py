@@ -28,7 +28,7 @@ State = dict[str, Tensor]
 
 
 @dataclass
-class Progress:
+class TrainingState:
     """How far training is: all that a checkpoint holds.
 
     Attributes:
@@ -49,14 +49,14 @@ class Progress:
     seconds: float = 0.0
 
 
-def save_checkpoint(progress: Progress, path: Path) -> None:
+def save_checkpoint(state: TrainingState, path: Path) -> None:
     """Write a checkpoint atomically; it loads with ``torch.load(path, weights_only=True)``."""
     buffer = io.BytesIO()
-    torch.save(vars(progress), buffer)
+    torch.save(vars(state), buffer)
     write_atomically(path, buffer.getvalue())
 
 
-def load_checkpoint(path: Path) -> Progress:
+def load_checkpoint(path: Path) -> TrainingState:
     """Read a checkpoint.
 
     Raises:
@@ -66,7 +66,7 @@ def load_checkpoint(path: Path) -> Progress:
         with zipfile.ZipFile(path) as archive:
             if (bad := archive.testzip()) is not None:
                 raise ValueError(f"checksum of {bad} is wrong")
-        return Progress(**torch.load(path, weights_only=True, map_location="cpu"))
+        return TrainingState(**torch.load(path, weights_only=True, map_location="cpu"))
     except Exception as error:  # torch, pickle and zipfile each raise their own kinds for damaged files
         raise UserError(
             f"a checkpoint must be whole; {path} is not: {error}. Delete it to train that model again from the start."
@@ -82,7 +82,7 @@ def train(
     seed: int,
     checkpoint: Path,
     step: Step | None = None,
-) -> Progress:
+) -> TrainingState:
     """Meta-train a method with Adam, from the last checkpoint if there is one.
 
     An iteration is a function of the state before it and of its number alone: its tasks come from a
@@ -147,11 +147,11 @@ def train(
     return state
 
 
-def _start(method: Method[Any], optimizer: torch.optim.Optimizer) -> Progress:
-    return Progress(0, method.state_dict(), optimizer.state_dict())
+def _start(method: Method[Any], optimizer: torch.optim.Optimizer) -> TrainingState:
+    return TrainingState(0, method.state_dict(), optimizer.state_dict())
 
 
-def _validate(state: Progress, method: Method[Any], stream: TaskStream, tasks: int, loss: float) -> None:
+def _validate(state: TrainingState, method: Method[Any], stream: TaskStream, tasks: int, loss: float) -> None:
     predictions = predict(method, stream, tasks)
     accuracy, nll = (math.fsum(score(metric, predictions)) / tasks for metric in (ACCURACY, NLL))
     state.history.append({"iteration": state.iteration, "loss": loss, "accuracy": accuracy, "nll": nll})

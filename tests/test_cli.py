@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -305,6 +306,10 @@ def test_a_broken_plugin_is_named(value, says, tmp_path, monkeypatch):
     assert result.exit_code == 2
     assert "'broken'" in result.output
     assert says in result.output
+    listed = call("list", "methods")
+    assert listed.exit_code == 0
+    assert "protonets" in listed.output
+    assert "broken" in listed.output
 
 
 def command(folder: Path, iterations: int = 40) -> list[str]:
@@ -357,3 +362,55 @@ def test_an_interrupt_is_clean_and_resumable(tmp_path):
     assert process.returncode == 130
     assert "goes on from the last checkpoint" in stderr
     assert "Traceback" not in stderr
+
+
+def make_truncated_archive(root: Path) -> None:
+    (root / "omniglot").mkdir()
+    (root / "omniglot" / "images_background.zip").write_bytes(b"PK\x03\x04 and no more")
+
+
+def make_empty_archive(root: Path) -> None:
+    (root / "tiny-imagenet-32").mkdir()
+    for name in ("train.tar", "val.tar", "test.tar"):
+        (root / "tiny-imagenet-32" / name).write_bytes(b"")
+
+
+def make_wrong_layout(root: Path) -> None:
+    (root / "miniimagenet" / "pictures").mkdir(parents=True)
+    (root / "miniimagenet" / "readme.txt").write_text("moved")
+
+
+class Payload:
+    """What a hostile pickle would do."""
+
+    def __reduce__(self):
+        return (os.mkdir, ("/tmp/mlpip_bench_was_attacked_by_a_pickle",))
+
+
+def make_hostile_pickle(root: Path) -> None:
+    (root / "miniimagenet").mkdir()
+    for split in ("train", "val", "test"):
+        path = root / "miniimagenet" / f"mini-imagenet-cache-{split}.pkl"
+        path.write_bytes(pickle.dumps({"image_data": Payload(), "class_dict": {}}))
+
+
+@pytest.mark.parametrize(
+    ("make", "bench", "says"),
+    [
+        (make_truncated_archive, "omni5w1s", ["images_background.zip"]),
+        (make_empty_archive, "tiny5w1s", [".tar"]),
+        (make_wrong_layout, "mini5w5s", ["known layout", "pictures"]),
+        (make_hostile_pickle, "mini5w5s", ["mkdir", ".pkl"]),
+    ],
+)
+def test_bad_data_is_one_clear_error_and_never_makes_way_for_the_stand_in(make, bench, says, tmp_path):
+    make(tmp_path)
+    source = ["--source", "real"] if make is make_wrong_layout else []
+    arguments = ["--methods", "protonets", "--bench", bench, "--data-root", tmp_path, *source, *TINY]
+    result = call("run", *arguments, "--results", tmp_path / "results")
+    assert result.exit_code == 2, result.output
+    assert result.output.count("error:") == 1
+    for text in says:
+        assert text in result.output
+    assert not (tmp_path / "results").exists()
+    assert not Path("/tmp/mlpip_bench_was_attacked_by_a_pickle").exists()
