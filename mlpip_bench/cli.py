@@ -249,7 +249,7 @@ def table(
     if not chosen:
         have = ", ".join(sorted({f"{r.bench} {r.method}" for r in records}))
         raise UserError(f"no record matches --bench {bench} --methods {methods}. There are: {have}.")
-    quoted = published.load()
+    quoted = [row for row in published.load() if row.bench in (_names(bench) or (row.bench,))]
     if format_ is TableFormat.csv:
         typer.echo(tables.to_csv(chosen, quoted), nl=False)
     elif format_ is TableFormat.text:

@@ -661,7 +661,7 @@ def write_tables(records: Sequence[Record], results: Path) -> list[Path]:
     if not records:
         raise UserError(
             f"tables are made from records; there are none below {results / 'records'}. "
-            "Make some first, for example with `python -m mlpip_bench run --bench mini5w5s`."
+            "Make some first, for example with `python -m mlpip_bench run --methods versa,maml --bench mini5w5s`."
         )
     published = published_data.load()
     contents = {"long.csv": to_csv(records, published)}
