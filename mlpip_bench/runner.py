@@ -223,7 +223,7 @@ def _cell(
     )
 
 
-def _streams(cell: Cell, device: torch.device) -> dict[str, TaskStream]:
+def task_streams(cell: Cell, device: torch.device) -> dict[str, TaskStream]:
     """The three task streams of a cell; no seed of theirs names the method.
 
     Validation and test tasks are the same for all training seeds too, so seeds can be compared task by task.
@@ -246,7 +246,7 @@ def _streams(cell: Cell, device: torch.device) -> dict[str, TaskStream]:
 
 
 def _check(cell: Cell, folder: Path) -> None:
-    _streams(cell, torch.device("cpu"))
+    task_streams(cell, torch.device("cpu"))
     checkpoint = cell.path(folder / "checkpoints", ".pt")
     if checkpoint.exists():
         load_checkpoint(checkpoint)
@@ -297,7 +297,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def _run_cell(cell: Cell, protocols: Sequence[str], config: RunConfig, reporter: Reporter) -> Iterator[Record]:
-    streams = _streams(cell, cell.device)
+    streams = task_streams(cell, cell.device)
     method = build_method(cell)
     checkpoint = cell.path(config.results / "checkpoints", ".pt")
     if config.overwrite == "always" and checkpoint.exists() and _complete(checkpoint, cell):

@@ -1,0 +1,34 @@
+"""Methods learn: a minute of training on real characters leads far above chance."""
+
+import pytest
+
+from mlpip_bench import registry
+from mlpip_bench.evaluate import predict, score
+from mlpip_bench.metrics import ACCURACY, NLL
+from mlpip_bench.progress import Quiet
+from mlpip_bench.results import load_all, mean_ci95
+from mlpip_bench.runner import RunConfig, build_method, plan_cells, run, task_streams
+
+ITERATIONS = 60  # of 4 tasks; uniform guessing has accuracy 0.2 and costs log 5 = 1.609 nats
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", registry.method_names())
+def test_a_short_training_leads_far_above_chance(method, data_root, tmp_path):
+    config = RunConfig(
+        methods=(method,),
+        benches=("omni5w1s",),
+        source="real",
+        data_root=data_root,
+        device="cpu",
+        overrides={"*": {"iterations": ITERATIONS, "test_tasks": 60, "validation_tasks": 20}},
+        results=tmp_path,
+    )
+    (cell,) = plan_cells(config)
+    untrained = predict(build_method(cell), task_streams(cell, cell.device)["test"], 20)
+    assert not run([cell], config, Quiet()).failed
+    scores = {r.protocol: mean_ci95(r.scores[0].per_task) for r in load_all(tmp_path)}
+    accuracy, half_width = scores["accuracy"]
+    assert accuracy - half_width > 0.4
+    assert accuracy > sum(score(ACCURACY, untrained)) / 20
+    assert scores["nll"][0] < min(1.4, sum(score(NLL, untrained)) / 20)
