@@ -78,14 +78,15 @@ def _descend_higher(
 
     # higher's own first-order mode detaches every step, and psi_0 would get no gradient at all; so the
     # graph is always kept, and first order detaches the gradients alone.
+    names = [name for name, _ in module.named_parameters()]
     functional = higher.patch.monkeypatch(module, copy_initial_weights=False)
-    functional.update_params([parameters[name] for name, _ in module.named_parameters()])
+    functional.update_params([parameters[name] for name in names])
     optimizer = higher.optim.get_diff_optim(
         torch.optim.SGD(module.parameters(), lr=1.0), module.parameters(), fmodel=functional
     )
     for rate in learning_rates:
         optimizer.step(loss(functional), override={"lr": [rate]}, grad_callback=None if second_order else _detach_all)
-    return dict(zip(parameters, functional.parameters(), strict=True))
+    return dict(zip(names, functional.parameters(), strict=True))
 
 
 def _detach_all(gradients: list[Tensor]) -> list[Tensor]:
