@@ -45,7 +45,7 @@ _QUICK_SMALL = {
     "validation_tasks": 100,
     "test_tasks": 600,
 }
-_QUICK_TINY = _QUICK_SMALL | {"iterations": 900, "halve_every": 300, "validate_every": 90}
+_QUICK_TINY = _QUICK_SMALL | {"iterations": 400, "halve_every": 200, "validate_every": 100}
 # 84x84 images cost forty times as much as Omniglot's; a laptop does these in minutes all the same.
 _QUICK_LARGE = _QUICK_SMALL | {
     "iterations": 100,
