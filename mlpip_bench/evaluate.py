@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -102,6 +103,12 @@ class Evaluation:
         if self._predictions is None:
             self._predictions = predict(self.method, self.stream, self.tasks, self._step)
         return self._predictions
+
+    def relabelled(self, model: Model) -> Evaluation:
+        """The same predictions under the name of another model, for the case that the two are one."""
+        twin = copy.copy(self)
+        twin.model = model
+        return twin
 
     def scores(self, metrics: Sequence[Metric]) -> list[Scores]:
         """Each metric under the bench's own test condition."""

@@ -361,13 +361,16 @@ def _complete(checkpoint: Path, cell: Cell) -> bool:
 def _evaluations(
     cell: Cell, method: Method[Any], trained: TrainingState, test: TaskStream, reporter: Reporter
 ) -> Iterator[Evaluation]:
-    """The best model and, where it is another one, the last; predictions are made here, under a bar."""
-    states: list[tuple[results.Model, State]] = [("best", trained.best_model)]
-    if trained.best_iteration != trained.iteration:
-        states.append(("last", trained.model))
-    for model, state in states:
+    """The best model and the last; predictions are made here, under a bar, and once if the two are one."""
+
+    def tested(model: results.Model, state: State) -> Evaluation:
         method.load_state_dict(state)
         with reporter.stage(f"{cell.title}: testing the {model} model", cell.plan.test_tasks) as step:
             evaluation = Evaluation(method, model, test, cell.plan.test_tasks, step)
             evaluation.predictions  # noqa: B018  # computed while this state is loaded
-        yield evaluation
+        return evaluation
+
+    best = tested("best", trained.best_model)
+    yield best
+    one = trained.best_iteration == trained.iteration
+    yield best.relabelled("last") if one else tested("last", trained.model)
