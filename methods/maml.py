@@ -13,6 +13,7 @@ the learned rows.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -37,7 +38,7 @@ class MAMLSettings:
 
     Attributes:
         train_steps, test_steps: inner gradient steps while training and at evaluation.
-        inner_rate: rate of a step for a mean loss; or one rate a step, the last one repeated.
+        inner_rate: rate of a step for a mean loss; or one rate a step, the last one for all further steps.
         first_order: leave the second derivatives out.
         inner_engine: ``native``, or ``higher`` for the library of that name.
     """
@@ -51,6 +52,13 @@ class MAMLSettings:
     def __post_init__(self) -> None:
         if min(self.train_steps, self.test_steps) < 0:
             raise ValueError(f"inner steps cannot be negative; got {self.train_steps} and {self.test_steps}")
+        rates = self.inner_rate if isinstance(self.inner_rate, tuple) else (self.inner_rate,)
+        if not rates or not all(0 < rate < math.inf for rate in rates):
+            raise ValueError(f"inner rates must be positive and finite; got {self.inner_rate}")
+        if len(rates) > max(self.train_steps, self.test_steps, 1):
+            raise ValueError(
+                f"there are {len(rates)} inner rates for at most {max(self.train_steps, self.test_steps)} steps"
+            )
         if self.inner_engine not in ("native", "higher"):
             raise ValueError(f"inner_engine must be native or higher; got {self.inner_engine!r}")
 

@@ -11,6 +11,7 @@ validation replaces early stopping and retraining on the validation classes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -34,6 +35,10 @@ class ProtoNetsSettings:
     """
 
     scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale < math.inf:
+            raise ValueError(f"scale must be positive and finite; got {self.scale}")
 
 
 class ProtoNets(Method[Delta]):

@@ -7,14 +7,15 @@ q(y | x, D) = integral of p(y | x, psi, theta) q(psi | D) d psi.
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from jaxtyping import Float
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 from torch.distributions import Distribution
-from typeguard import TypeCheckError, check_type
 
 from mlpip_bench.errors import UserError, unknown_name
 from mlpip_bench.networks import ExtractorSpec
@@ -84,8 +85,8 @@ class TrainingPlan:
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if value < 0 or (value == 0 and f.name != "halve_every"):
-                raise ValueError(f"{f.name} must be positive; got {value}")
+            if not 0 <= value < math.inf or (value == 0 and f.name != "halve_every"):
+                raise ValueError(f"{f.name} must be positive and finite; got {value}")
 
 
 @dataclass(frozen=True)
@@ -192,9 +193,9 @@ def resolve(
         if key not in types:
             raise unknown_name(f"setting of {name}", key, types)
         try:
-            check_type(value, types[key])
-        except TypeCheckError as error:
-            raise UserError(f"{name}.{key} must be {_type_name(types[key])}; got {value!r}.") from error
+            TypeAdapter(types[key]).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise UserError(f"{name}.{key} must be {_described(types[key])}; got {value!r}.") from error
     try:
         return Resolved(
             TrainingPlan(**{k: v for k, v in merged.items() if k in plan_types}),
@@ -204,5 +205,14 @@ def resolve(
         raise UserError(f"settings of {name} are not valid: {error}.") from error
 
 
-def _type_name(annotation: Any) -> str:
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+
+def _described(annotation: Any) -> str:
+    """A type in words that say what to type."""
+    if get_origin(annotation) is Literal:
+        return f"one of {', '.join(map(str, get_args(annotation)))}"
+    if get_origin(annotation) is tuple:
+        return f"several with commas between them, each {_described(get_args(annotation)[0])}"
+    options = get_args(annotation) or (annotation,)
+    return " or ".join(_described(o) if get_origin(o) else _WORDS.get(o, str(o)) for o in options)

@@ -94,6 +94,7 @@ LISTED = (
     *("tiny5w1s", "tiny5w5s"),
 )
 
+_LARGEST = 10_000  # no data set here has so many classes, or images in one
 _GRAMMAR = re.compile(r"([a-z]+?)(\d+)w(\d+)s")
 
 
@@ -135,6 +136,8 @@ def parse_bench(name: str) -> BenchSpec:
         datasets = "|".join(DATASETS)
         raise UserError(f"{error} Any way and shot works: ({datasets})<way>w<shot>s, for example omni10w3s.")
     dataset, way, shot = match[1], int(match[2]), int(match[3])
+    if max(way, shot) > _LARGEST:
+        raise UserError(f"way and shot of a bench are at most {_LARGEST}; got {name!r}.")
     if way < 2 or shot < 1:
         raise UserError(f"a bench needs a way of at least 2 and a shot of at least 1; {name!r} has {way} and {shot}.")
     return BenchSpec(f"{dataset}{way}w{shot}s", dataset, way, shot)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import logging
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,7 +39,7 @@ class _Group(TyperGroup):
             err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
             raise typer.Exit(2) from error
         except KeyboardInterrupt as error:
-            err.print("interrupted; the same command goes on from the last checkpoint", highlight=False)
+            err.print("interrupted; the same command goes on from what is saved", highlight=False)
             raise typer.Exit(130) from error
 
 
@@ -64,7 +65,16 @@ class TableFormat(StrEnum):
     csv = "csv"
 
 
-Results = Annotated[Path, typer.Option("--results", help="Folder of records, tables and checkpoints.")]
+def _folder(text: str) -> Path:
+    if not str(text).strip():
+        raise UserError("--results needs the name of a folder; got an empty one. Use . for the current folder.")
+    return Path(text).expanduser()
+
+
+Results = Annotated[
+    Path,
+    typer.Option("--results", parser=_folder, metavar="DIR", help="Folder of records, tables and checkpoints."),
+]
 DataRoot = Annotated[
     Path | None, typer.Option(envvar="MLPIP_BENCH_DATA", help="Folder of real data sets (see: list data).")
 ]
@@ -84,7 +94,7 @@ def _seeds(text: str) -> tuple[int, ...]:
         ) from error
 
 
-def _overrides(assignments: list[str], iterations: int | None, eval_tasks: int | None) -> dict[str, dict[str, Any]]:
+def _overrides(assignments: list[str], options: Mapping[str, int | None]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {"*": {}}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
@@ -92,9 +102,12 @@ def _overrides(assignments: list[str], iterations: int | None, eval_tasks: int |
             raise UserError(f"--set takes [METHOD.]NAME=VALUE, for example maml.test_steps=5; got {assignment!r}.")
         method, _, key = name.strip().rpartition(".")
         found.setdefault(method or "*", {})[key] = _value(text.strip())
-    for key, number in (("iterations", iterations), ("test_tasks", eval_tasks)):
-        if number is not None:
-            found["*"][key] = number
+    for key, number in options.items():
+        if number is None:
+            continue
+        if any(key in settings for settings in found.values()):
+            raise UserError(f"{key} is set twice, by --{key.replace('_', '-')} and by --set. Leave one of them out.")
+        found["*"][key] = number
     return found
 
 
@@ -111,6 +124,14 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         out.print(__version__)
         raise typer.Exit
+
+
+def _table(*columns: str) -> Table:
+    """A table whose cells are folded, never cut."""
+    table = Table()
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
 
 
 @app.callback()
@@ -173,7 +194,7 @@ def run(
         norm=norm,  # type: ignore[arg-type]  # plan_cells checks these names, with a suggestion
         preset=preset,
         queries=queries,
-        overrides=_overrides(set_ or [], iterations, test_tasks),
+        overrides=_overrides(set_ or [], {"iterations": iterations, "test_tasks": test_tasks}),
         source=source,  # type: ignore[arg-type]
         data_root=data_root,
         data=catalog.DataOptions(split=split, resize=resize),  # type: ignore[arg-type]
@@ -196,9 +217,7 @@ def run(
 
 
 def _print_configuration(cells: list[runner.Cell]) -> None:
-    table = Table(title="resolved configuration", title_justify="left", show_lines=False)
-    for column in ("bench", "method", "seeds", "configuration"):
-        table.add_column(column, overflow="fold")
+    table = _table("bench", "method", "seeds", "resolved configuration")
     shown: dict[tuple[str, str, str], list[str]] = {}
     for cell in cells:
         config = {k: v for k, v in cell.config.items() if k not in ("way", "shot")}
@@ -223,10 +242,9 @@ def _print_tables(records: list[Record]) -> None:
 def _print_summary(summary: runner.Summary, folder: Path) -> None:
     for title, reason in summary.skipped:
         err.print(f"nothing to do for {title}: {reason}", highlight=False)
-    for title, message in summary.failed:
-        err.print(f"[red]failed[/] {title}: {escape(message)}", highlight=False, soft_wrap=True)
     counts = f"{len(summary.done)} cells run, {len(summary.skipped)} had nothing to do, {len(summary.failed)} failed"
-    err.print(f"{counts}; records and tables are in {folder}", highlight=False)
+    failures = f"; tracebacks are in {folder / 'failures'}" if summary.failed else ""
+    err.print(f"{counts}; records and tables are in {folder}{failures}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command(
@@ -247,8 +265,9 @@ def table(
         if record.bench in (_names(bench) or (record.bench,)) and record.method in (_names(methods) or (record.method,))
     ]
     if not chosen:
+        asked = " ".join(f"--{k} {v}" for k, v in (("bench", bench), ("methods", methods)) if v is not None)
         have = ", ".join(sorted({f"{r.bench} {r.method}" for r in records}))
-        raise UserError(f"no record matches --bench {bench} --methods {methods}. There are: {have}.")
+        raise UserError(f"no record matches {asked}. There are: {have}.")
     quoted = [row for row in published.load() if row.bench in (_names(bench) or (row.bench,))]
     if format_ is TableFormat.csv:
         typer.echo(tables.to_csv(chosen, quoted), nl=False)
@@ -262,7 +281,7 @@ def table(
 @list_app.command("methods")
 def list_methods() -> None:
     """Installed methods with reference and psi."""
-    table = Table("method", "psi", "reference", "settings")
+    table = _table("method", "psi", "reference", "settings (defaults, before a preset's changes)")
     for name in registry.method_names():
         try:
             plugin = registry.method(name)
@@ -277,7 +296,7 @@ def list_methods() -> None:
 @list_app.command("protocols")
 def list_protocols() -> None:
     """Installed protocols with their metrics."""
-    table = Table("protocol", "metrics", "what it measures")
+    table = _table("protocol", "metrics", "what it measures")
     for name in registry.protocol_names():
         protocol = registry.protocol(name)
         metrics = ", ".join(f"{metric.name} ({metric.unit})" for metric in protocol.metrics)
@@ -288,7 +307,7 @@ def list_protocols() -> None:
 @list_app.command("benches")
 def list_benches() -> None:
     """The paper's benches and the tiny ones; any way and shot works."""
-    table = Table("bench", "data set", "way", "shot", "needs")
+    table = _table("bench", "data set", "way", "shot", "needs")
     for name in LISTED:
         bench = parse_bench(name)
         table.add_row(name, bench.data.title, str(bench.way), str(bench.shot), bench.data.needs)
@@ -299,12 +318,16 @@ def list_benches() -> None:
 @list_app.command("data")
 def list_data(data_root: DataRoot = None) -> None:
     """Data sets, their layouts, and whether they are found below the data folder."""
-    table = Table("data set", "what it is", "layouts", "stand-in", "found")
     for row in catalog.describe(data_root):
         source = row.source
-        stand_in = source.stand_in.name if source.stand_in else "none"
-        table.add_row(source.key, source.title, "\n".join(source.layouts), stand_in, f"{row.status}: {row.detail}")
-    out.print(table)
+        out.print(f"[bold]{source.key}[/]  {escape(source.title)}", soft_wrap=True, highlight=False)
+        lines = [f"{row.status}: {row.detail}", f"stand-in: {source.stand_in.name if source.stand_in else 'none'}"]
+        for line in [
+            *lines,
+            f"looked for in {'/ or '.join(source.folders)}/, as",
+            *(f"  - {x}" for x in source.layouts),
+        ]:
+            out.print(f"  {line}", markup=False, soft_wrap=True, highlight=False)
 
 
 @data_app.command("verify", epilog="Example:\n\npython -m mlpip_bench data verify --data-root ~/data")
@@ -313,12 +336,16 @@ def verify(
     datasets: Annotated[str | None, typer.Option("--data", help="Only these data sets, with commas.")] = None,
 ) -> None:
     """Read data sets from their files, past the cache, and check that they are whole."""
-    wanted = _names(datasets) or tuple(
-        row.source.key for row in catalog.describe(data_root) if row.status != "not found"
-    )
+    table = _table("data set", "what", "status", "detail")
+    wanted = list(_names(datasets))
+    if not wanted:
+        for row in catalog.describe(data_root):
+            if row.status == "not found":
+                table.add_row(row.source.key, "files", row.status, row.detail)
+            else:
+                wanted.append(row.source.key)
     if not wanted:
         raise UserError("no data set is found; pass --data-root or set MLPIP_BENCH_DATA (see: list data).")
-    table = Table("data set", "what", "status", "detail")
     failed = False
     for name in wanted:
         for check in catalog.verify(name, data_root):

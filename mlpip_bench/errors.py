@@ -23,7 +23,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
         known: the names that would have worked.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     listed = ", ".join(names) if names else "none"
-    return UserError(f"unknown {kind} {name!r}.{hint} Installed: {listed}.")
+    return UserError(f"unknown {kind} {name!r}.{hint} Known: {listed}.")

@@ -12,15 +12,11 @@ from mlpip_bench.errors import UserError, unknown_name
 Plugin = TypeVar("Plugin")
 
 
-def _installed(group: str) -> dict[str, EntryPoint]:
-    found: dict[str, EntryPoint] = {}
+def _installed(group: str) -> dict[str, dict[str, EntryPoint]]:
+    """For each name, what is registered under it: ``{name: {"module:Class": entry point}}``."""
+    found: dict[str, dict[str, EntryPoint]] = {}
     for entry in entry_points(group=group):
-        other = found.setdefault(entry.name, entry)
-        if other.value != entry.value:
-            raise UserError(
-                f"names of plugins must be unique; {entry.name!r} is registered in {group} by {other.value} and "
-                f"by {entry.value}. Rename one of them."
-            )
+        found.setdefault(entry.name, {})[entry.value] = entry
     return found
 
 
@@ -56,13 +52,19 @@ def _load(kind: str, name: str, base: type[Plugin]) -> type[Plugin]:
         )
     if name not in known:
         raise unknown_name(kind, name, known)
+    if len(known[name]) > 1:
+        raise UserError(
+            f"a {kind}'s name must be unique; {name!r} is registered by {' and by '.join(sorted(known[name]))}. "
+            "Uninstall the package of one of them, or rename its entry point."
+        )
+    ((value, entry),) = known[name].items()
     try:
-        plugin = known[name].load()
+        plugin = entry.load()
     except Exception as error:  # a third party's import can fail in any way; it is named, not hidden
-        raise UserError(f"{kind} {name!r} ({known[name].value}) cannot be imported: {error!r}") from error
+        raise UserError(f"{kind} {name!r} ({value}) cannot be imported: {error!r}") from error
     if not (isinstance(plugin, type) and issubclass(plugin, base)):
-        raise UserError(f"{kind} {name!r} must be a subclass of {base.__name__}; {known[name].value} is {plugin!r}.")
+        raise UserError(f"{kind} {name!r} must be a subclass of {base.__name__}; {value} is {plugin!r}.")
     if inspect.isabstract(plugin):
         missing = ", ".join(sorted(getattr(plugin, "__abstractmethods__", ())))
-        raise UserError(f"{kind} {name!r} ({known[name].value}) lacks {missing}.")
+        raise UserError(f"{kind} {name!r} ({value}) lacks {missing}.")
     return plugin

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -10,8 +11,9 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from scipy import stats
 
 from mlpip_bench.errors import UserError
@@ -19,7 +21,12 @@ from mlpip_bench.errors import UserError
 SCHEMA = 1
 """Version of the record format; a record of another version is an error, not a guess."""
 
+LARGEST_SEED = 2**63
+"""Seeds are below it, so that tables hold them as 64-bit integers."""
+
 Json = Mapping[str, Any]
+
+_STRICT = ConfigDict(extra="forbid")
 Better: TypeAlias = Literal["higher", "lower"]
 Model: TypeAlias = Literal["best", "last"]
 
@@ -37,6 +44,8 @@ class Scores:
         per_task: one score a test task, in the order of the bench's fixed task stream.
     """
 
+    __pydantic_config__: ClassVar = _STRICT
+
     metric: str
     unit: str
     better: Better
@@ -48,7 +57,9 @@ class Scores:
 
     def __post_init__(self) -> None:
         if not self.per_task or not all(math.isfinite(s) for s in self.per_task):
-            raise ValueError(f"{self.metric}: scores must be finite and at least one; got {self.per_task[:5]}...")
+            raise ValueError(
+                f"{self.metric}: scores must be finite and at least one; the first are {self.per_task[:3]}"
+            )
         if self.better not in get_args(Better) or self.model not in get_args(Model):
             raise ValueError(f"{self.metric}: better is {self.better!r} and model {self.model!r}; one is no known word")
 
@@ -68,6 +79,8 @@ class Record:
         seconds: wall-clock seconds of the evaluation.
     """
 
+    __pydantic_config__: ClassVar = _STRICT
+
     key: str
     bench: str
     method: str
@@ -84,10 +97,17 @@ class Record:
     environment: Json
     schema: int = field(default=SCHEMA)
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < LARGEST_SEED:
+            raise ValueError(f"seed must be from 0 to {LARGEST_SEED - 1}; got {self.seed}")
+
     @property
     def filename(self) -> str:
         """Where the record lies below ``records/``."""
         return f"{self.bench}/{self.method}/{self.protocol}-seed{self.seed}-{self.key[:12]}.json"
+
+
+_RECORD = TypeAdapter(Record)
 
 
 def mean_ci95(per_task: Sequence[float]) -> tuple[float, float]:
@@ -127,9 +147,10 @@ def write_atomically(path: Path, content: bytes) -> None:
                 temporary.unlink()
             raise
     except OSError as error:
+        advice = "Free some space" if error.errno == errno.ENOSPC else "Choose a folder that can be written (--results)"
         raise UserError(
-            f"cannot write {path}: {error.strerror or error}. Free some space or choose another folder with --results, "
-            "then run the same command again: it goes on from what is already there."
+            f"cannot write {path}: {error.strerror or error}. {advice}, then run the same command again: "
+            "what is already there is kept."
         ) from error
 
 
@@ -148,16 +169,23 @@ def load(path: Path) -> Record:
         UserError: it is not readable, of another schema, or incomplete.
     """
     try:
-        raw = json.loads(path.read_bytes())
-        if raw.get("schema") != SCHEMA:
-            raise ValueError(f"schema {raw.get('schema')!r}, this version reads {SCHEMA}")
-        raw["scores"] = tuple(Scores(**{**s, "per_task": tuple(s["per_task"])}) for s in raw["scores"])
-        return Record(**raw)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        content = path.read_bytes()
+        raw = json.loads(content)
+        if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
+            schema = f"schema {raw.get('schema')}" if isinstance(raw, dict) else f"a {type(raw).__name__}"
+            raise ValueError(f"it is {schema}; this version reads schema {SCHEMA}")
+        return _RECORD.validate_json(content, strict=True)
+    except (OSError, ValueError) as error:  # pydantic's and json's errors are ValueErrors
+        wrong = _first_fault(error) if isinstance(error, ValidationError) else error
         raise UserError(
-            f"a record must be readable and whole; {path} is not: {error}. "
-            "Restore it, or move it away and run its cell again."
+            f"a record must be readable and whole; {path} is not: {wrong}. "
+            "Restore it, or move it away and run its command again."
         ) from error
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors()[0]
+    return ": ".join([*([".".join(map(str, fault["loc"]))] if fault["loc"] else []), fault["msg"]])
 
 
 def load_all(results: Path) -> list[Record]:

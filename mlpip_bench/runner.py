@@ -16,7 +16,7 @@ import torch
 
 import mlpip_bench
 from mlpip_bench import registry, results
-from mlpip_bench.api import EvalProtocol, Method, Problem, TrainingPlan, resolve
+from mlpip_bench.api import EvalProtocol, Method, Problem, Resolved, TrainingPlan, resolve
 from mlpip_bench.benches import PRESETS, TEST_QUERIES, BenchSpec, parse_bench
 from mlpip_bench.datasets.base import ImageDataset
 from mlpip_bench.datasets.catalog import DataOptions, SourceChoice, load
@@ -168,9 +168,16 @@ def plan_cells(config: RunConfig) -> list[Cell]:
     ):
         if value not in known:
             raise unknown_name(kind, value, known)
-    for kind, values in (("method", config.methods), ("bench", config.benches), ("protocol", config.protocols)):
+    for kind, values in (
+        ("method", config.methods),
+        ("bench", config.benches),
+        ("protocol", config.protocols),
+        ("seed", config.seeds),
+    ):
         if not values:
             raise UserError(f"a run needs at least one {kind}.")
+    if not all(0 <= seed < results.LARGEST_SEED for seed in config.seeds):
+        raise UserError(f"seeds must be from 0 to {results.LARGEST_SEED - 1}; got {', '.join(map(str, config.seeds))}.")
     if config.queries < 1:
         raise UserError(f"--queries must be at least 1; got {config.queries}.")
     device = resolve_device(config.device)
@@ -182,45 +189,37 @@ def plan_cells(config: RunConfig) -> list[Cell]:
             raise unknown_name("method in --set", name, installed)
         raise UserError(f"--set names a method of the run; {name!r} is not among --methods {','.join(plugins)}.")
     benches = [parse_bench(name) for name in config.benches]
-    datasets: dict[str, ImageDataset] = {}
-    cells = []
-    for bench in benches:
-        if bench.dataset not in datasets:
-            datasets[bench.dataset] = load(
-                bench.dataset, source=config.source, data_root=config.data_root, options=config.data
-            )
-        for seed in config.seeds:
-            for name, plugin in plugins.items():
-                cell = _cell(config, bench, name, plugin, seed, datasets[bench.dataset], device)
-                _check(cell, config.results)
-                cells.append(cell)
+    resolved = {(bench, name): _resolve(config, bench, name, plugins[name]) for bench in benches for name in plugins}
+    datasets = {
+        dataset: load(dataset, source=config.source, data_root=config.data_root, options=config.data)
+        for dataset in dict.fromkeys(bench.dataset for bench in benches)
+    }
+    cells = [
+        Cell(
+            bench=bench,
+            method=name,
+            seed=seed,
+            plan=resolved[bench, name].plan,
+            settings=resolved[bench, name].settings,
+            norm=config.norm,
+            preset=config.preset,
+            queries=config.queries,
+            dataset=datasets[bench.dataset],
+            device=device,
+        )
+        for bench in benches
+        for seed in config.seeds
+        for name in plugins
+    ]
+    for cell in cells:
+        _check(cell, config.results)
     return cells
 
 
-def _cell(
-    config: RunConfig,
-    bench: BenchSpec,
-    name: str,
-    plugin: type[Method[Any]],
-    seed: int,
-    dataset: ImageDataset,
-    device: torch.device,
-) -> Cell:
+def _resolve(config: RunConfig, bench: BenchSpec, name: str, plugin: type[Method[Any]]) -> Resolved:
     overrides = {**config.overrides.get("*", {}), **config.overrides.get(name, {})}
     default = bench.data.budgets[config.preset]
-    resolved = resolve(plugin, name, default, config.preset, (bench.dataset, bench.name), overrides)
-    return Cell(
-        bench=bench,
-        method=name,
-        seed=seed,
-        plan=resolved.plan,
-        settings=resolved.settings,
-        norm=config.norm,
-        preset=config.preset,
-        queries=config.queries,
-        dataset=dataset,
-        device=device,
-    )
+    return resolve(plugin, name, default, config.preset, (bench.dataset, bench.name), overrides)
 
 
 def task_streams(cell: Cell, device: torch.device) -> dict[str, TaskStream]:
@@ -292,7 +291,10 @@ def run(cells: Sequence[Cell], config: RunConfig, reporter: Reporter) -> Summary
 
 def _check_writable(folder: Path) -> None:
     probe = folder / "records" / ".writable"
-    results.write_atomically(probe, b"")
+    try:
+        results.write_atomically(probe, b"")
+    except UserError as error:
+        raise UserError(f"the results folder {folder} must be writable: {error}") from error
     probe.unlink()
 
 

@@ -586,7 +586,7 @@ def _rich_part(table: WideTable, names: Sequence[str], newline: str, first: int)
     part = Table(box=box.HORIZONTALS)
     part.add_column("method", width=first)
     for bench in table.benches:
-        part.add_column(bench, justify="right", no_wrap=True)
+        part.add_column(bench, justify="right", overflow="fold")
 
     def add(row: Row, told: Sequence[str]) -> None:
         label = Text(row.label, style="bold" if told else "")

@@ -142,10 +142,12 @@ class ImagePool:
         need = max(shape.shots_per_class) + shape.queries
         poorest = int(self.counts.argmin())
         if (have := int(self.counts[poorest])) < need:
+            most = max(shape.shots_per_class)
+            setting = "--set train_queries=" if split == "train" else "--queries "
+            advice = f"Use at most {setting}{have - most}" if most < have else f"Use at most {have - 1} shots"
             raise UserError(
-                f"{max(shape.shots_per_class)} shots plus {shape.queries} queries need {need} images in each class; "
-                f"{split} class {self.data.class_names[poorest]!r} has {have}. Use fewer shots or --queries "
-                f"{max(have - max(shape.shots_per_class), 1)} or less."
+                f"shots ({most}) plus queries ({shape.queries}) need {need} images in each class; "
+                f"{split} class {self.data.class_names[poorest]!r} has {have}. {advice}."
             )
 
     def draw(self, shape: TaskShape, tasks: int, rng: np.random.Generator) -> TaskIndices:

@@ -163,6 +163,6 @@ def _validate(state: TrainingState, method: Method[Any], stream: TaskStream, tas
 def _not_finite(what: str, iteration: int, checkpoint: Path) -> str:
     kept = f"its last good checkpoint is {checkpoint}" if checkpoint.exists() else "there is no checkpoint yet"
     return (
-        f"{what} is not finite at iteration {iteration}; {kept}. Training stops here; a lower learning rate helps "
-        "(--set METHOD.learning_rate=...)."
+        f"{what} is not finite at iteration {iteration}; {kept}. Training stops here; a lower learning rate, or "
+        "a lower rate of the method's inner steps, helps (--set METHOD.NAME=VALUE)."
     )

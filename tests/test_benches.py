@@ -79,8 +79,8 @@ def test_a_users_setting_wins():
     ("overrides", "says"),
     [
         ({"sample": 3}, "Did you mean 'samples'"),
-        ({"samples": "many"}, "versa.samples must be int"),
-        ({"dropout": "False"}, "versa.dropout must be bool"),
+        ({"samples": "many"}, "versa.samples must be a whole number"),
+        ({"dropout": "False"}, "versa.dropout must be true or false"),
         ({"samples": 0}, "at least 1"),
         ({"iterations": 0}, "iterations must be positive"),
         ({"learning_rate": -0.1}, "learning_rate must be positive"),

@@ -164,15 +164,29 @@ BAD = {
     "source": (["--source", "reel"], ["unknown source", "'real'"]),
     "overwrite": (["--overwrite", "yes"], ["unknown overwrite", "always"]),
     "way": (["--bench", "omni900w1s"], ["way 900 needs 900", "has 640"]),
-    "shots and queries": (["--bench", "omni5w10s"], ["10 shots plus 15 queries need 25 images", "--queries"]),
+    "shots and queries": (
+        ["--bench", "omni5w10s"],
+        ["shots (10) plus queries (15) need 25 images", "Use at most --queries 10"],
+    ),
     "queries": (["--queries", "0"], ["--queries must be at least 1"]),
-    "iterations": (["--iterations", "-1"], ["iterations must be positive"]),
+    "iterations": (["--iterations", "-1"], ["iterations must be positive and finite"]),
     "seeds": (["--seeds", "0,x"], ["--seeds takes whole numbers"]),
+    "no seeds": (["--seeds", ""], ["at least one seed"]),
+    "seed too large": (["--seeds", "99999999999999999999999"], ["seeds must be from 0"]),
+    "seed below zero": (["--seeds=-1"], ["seeds must be from 0"]),
+    "way beyond any data": (["--bench", "omni99999999999999999999w1s"], ["at most 10000"]),
+    "shot beyond the images": (["--bench", "omni5w25s"], ["class 'glyph0001' has 20", "Use at most 19 shots"]),
+    "train queries": (["--set", "train_queries=20"], ["Use at most --set train_queries=19"]),
+    "upper case": (["--bench", "OMNI5W1S"], ["Did you mean 'omni5w1s'"]),
+    "set twice": (["--set", "iterations=5"], ["iterations is set twice, by --iterations and by --set"]),
+    "empty results": (["--results", ""], ["--results needs the name of a folder"]),
+    "rate that is no number": (["--set", "learning_rate=nan"], ["learning_rate must be a number"]),
+    "negative scale": (["--set", "protonets.scale=-1"], ["scale must be positive"]),
     "setting": (["--set", "protonets.scal=3"], ["unknown setting of protonets 'scal'", "'scale'"]),
     "setting's method": (["--set", "mmal.test_steps=3"], ["unknown method in --set 'mmal'", "'maml'"]),
     "setting of an absent method": (["--set", "maml.test_steps=3"], ["'maml' is not among --methods protonets"]),
     "setting without a value": (["--set", "protonets.scale"], ["--set takes [METHOD.]NAME=VALUE"]),
-    "setting of another type": (["--set", "protonets.scale=big"], ["protonets.scale must be float"]),
+    "setting of another type": (["--set", "protonets.scale=big"], ["protonets.scale must be a number"]),
     "device": (["--device", "tpu"], ["device must be auto, cpu, cuda"]),
     "no method": (["--methods", ","], ["at least one method"]),
     "split": (["--split", "alphabet"], ["--split must be one of random, vinyals"]),
@@ -198,6 +212,58 @@ def test_cuda_where_there_is_none(tmp_path):
     result = run(tmp_path, "--device", "cuda")
     assert result.exit_code == 2
     assert "--device cuda needs a CUDA GPU" in result.output
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("inner_rate=-1", "inner rates must be positive"),
+        ("inner_rate=0.1,0.2", "there are 2 inner rates for at most 1 steps"),
+        ("inner_engine=hiher", "maml.inner_engine must be one of native, higher"),
+        ("first_order=yes", "maml.first_order must be true or false"),
+    ],
+)
+def test_maml_settings_that_make_no_sense(setting, says, tmp_path):
+    result = run(tmp_path, "--set", f"maml.{setting}", methods="maml")
+    assert result.exit_code == 2
+    assert says in result.output
+
+
+def test_home_is_home_in_results(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert run(Path("~/mine")).exit_code == 0
+    assert (tmp_path / "mine" / "records").is_dir()
+
+
+def test_a_name_that_two_packages_claim_stops_only_runs_that_use_it(tmp_path, monkeypatch):
+    register(monkeypatch, "maml", "another_package:MAML")
+    result = run(tmp_path, methods="maml")
+    assert result.exit_code == 2
+    assert "another_package:MAML" in result.output
+    assert "methods.maml:MAML" in result.output
+    assert run(tmp_path, methods="protonets").exit_code == 0
+
+
+def test_an_interrupt_during_start_up_is_quiet():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mlpip_bench", "list", "methods"], stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(0.5)  # importing torch takes longer
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
+
+
+def test_nothing_is_cut_in_a_narrow_terminal(finished, data_root):
+    narrow = {"COLUMNS": "40"}
+    for arguments in (
+        ["table", "--results", finished],
+        ["list", "methods"],
+        ["list", "data", "--data-root", data_root],
+    ):
+        assert "…" not in call(*arguments, **narrow).output
 
 
 def test_no_results_to_show(tmp_path):
@@ -290,6 +356,15 @@ def test_a_plugin_that_raises_fails_its_cell_only(tmp_path, monkeypatch):
     assert {r.method for r in results.load_all(tmp_path)} == {"protonets"}
 
 
+def register(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """Install one more method, as another package would."""
+    entry_points = registry.entry_points
+    more = EntryPoint(name, value, "mlpip_bench.methods")
+    monkeypatch.setattr(
+        registry, "entry_points", lambda group: [*entry_points(group=group), *([more] if group == more.group else [])]
+    )
+
+
 @pytest.mark.parametrize(
     ("value", "says"),
     [
@@ -299,10 +374,7 @@ def test_a_plugin_that_raises_fails_its_cell_only(tmp_path, monkeypatch):
     ],
 )
 def test_a_broken_plugin_is_named(value, says, tmp_path, monkeypatch):
-    group = "mlpip_bench.methods"
-    installed = registry.entry_points(group=group)
-    broken = EntryPoint("broken", value, group)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [*installed, broken])
+    register(monkeypatch, "broken", value)
     result = run(tmp_path, methods="protonets,broken")
     assert result.exit_code == 2
     assert "'broken'" in result.output
@@ -361,7 +433,7 @@ def test_an_interrupt_is_clean_and_resumable(tmp_path):
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "goes on from the last checkpoint" in stderr
+    assert "goes on from what is saved" in stderr
     assert "Traceback" not in stderr
 
 

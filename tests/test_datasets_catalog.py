@@ -121,7 +121,7 @@ def test_what_is_missing_is_said(root: Path, caplog: pytest.LogCaptureFixture) -
 def test_unknown_content_is_listed(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     (root / "miniimagenet").mkdir()
     (root / "miniimagenet" / "ravi_splits.csv").write_text("wnid,split\nn1,train\n")
-    with pytest.raises(UserError, match=r"is not in .*my data\. Set"):
+    with pytest.raises(UserError, match=r"is not in .*my data\. Point"):
         load("mini", source="real", data_root=root)
     (root / "miniimagenet" / "mini-imagenet.zip").write_bytes(b"x")
     with pytest.raises(UserError, match=r"(?s)known layout: it holds mini-imagenet\.zip\. Set .*\.csv"):

@@ -276,7 +276,7 @@ def test_maml_inner_steps_leave_running_averages_alone():
     norm = method.network.extractor.blocks[0].norm
     means = []
     for steps in (1, 5):
-        method.settings = MAMLSettings(train_steps=steps, inner_rate=0.0)
+        method.settings = MAMLSettings(train_steps=steps, inner_rate=1e-30)
         norm.running_mean.zero_()
         method.amortize(tasks.support)
         means.append(norm.running_mean.clone())
@@ -298,6 +298,9 @@ def test_maml_head_rows_are_cut_or_filled_with_their_mean():
     [
         (VersaSettings, {"samples": 0}),
         (MAMLSettings, {"train_steps": -1}),
+        (MAMLSettings, {"inner_rate": -0.1}),
+        (MAMLSettings, {"inner_rate": (0.1, 0.1)}),
+        (ProtoNetsSettings, {"scale": 0.0}),
         (MAMLSettings, {"inner_engine": "lower"}),
     ],
 )

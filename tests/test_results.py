@@ -165,7 +165,7 @@ def test_an_unreadable_record_is_an_error_that_names_it(tmp_path: Path, how: str
     with pytest.raises(UserError, match="must be readable and whole") as error:
         results.load_all(tmp_path)
     assert str(path) in str(error.value)
-    assert "run its cell again" in str(error.value)
+    assert "run its command again" in str(error.value)
 
 
 def test_bytes_that_are_no_text_are_an_error(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, step, full)
     for seed in (3, 4):  # over a file that is there, and a new one
-        with pytest.raises(UserError, match=r"cannot write .*No space left on device.*--results"):
+        with pytest.raises(UserError, match=r"cannot write .*No space left on device.*Free some space"):
             results.save(replace(RECORD, seed=seed, seconds=9.0), tmp_path)
     assert [p.name for p in old.parent.iterdir()] == [old.name]
     assert old.read_bytes() == before

@@ -221,7 +221,7 @@ def _make_stand_in(stand_in: StandIn, options: DataOptions) -> ImageDataset:
     if options != DataOptions() and stand_in.name == "glyphs":
         raise UserError(
             f"split {options.split!r} and resize {options.resize!r} are settings of the real Omniglot; its stand-in "
-            "has neither. Leave the settings out, or point MLPIP_BENCH_DATA to Omniglot."
+            "has neither. Leave the settings out, or point --data-root to Omniglot."
         )
     return stand_in.make()
 
@@ -232,7 +232,9 @@ def _folders(entry: DataSource, data_root: Path | None) -> list[Path]:
         return []
     root = data_root.expanduser()
     if not root.is_dir():
-        raise UserError(f"the data folder must exist; {root} is not a folder. Correct MLPIP_BENCH_DATA or create it.")
+        raise UserError(
+            f"the data folder must exist; {root} is not a folder. Correct --data-root (or MLPIP_BENCH_DATA)."
+        )
     below = sorted(path for path in root.iterdir() if path.is_dir() and path.name.lower() in entry.folders)
     return [*below, root] if root.resolve().name.lower() in entry.folders else below
 
@@ -251,7 +253,7 @@ def _locate(entry: DataSource, data_root: Path | None, options: DataOptions) -> 
 def _absence(entry: DataSource, data_root: Path | None) -> str:
     name = entry.title.split(":")[0]
     if data_root is None:
-        return f"{name} is not known to be anywhere: no data folder is set (MLPIP_BENCH_DATA)."
+        return f"{name} is not known to be anywhere: no data folder is set (--data-root or MLPIP_BENCH_DATA)."
     for folder in _folders(entry, data_root):
         # A split list alone is a fact about the data set, not the data set.
         content = sorted(
@@ -264,7 +266,7 @@ def _absence(entry: DataSource, data_root: Path | None) -> str:
 
 def _needed(entry: DataSource) -> str:
     folders = " or ".join(f"{name}/" for name in entry.folders)
-    return f"Set MLPIP_BENCH_DATA to a folder that has {folders} with one of:" + "".join(
+    return f"Point --data-root (or MLPIP_BENCH_DATA) to a folder that has {folders} with one of:" + "".join(
         f"\n  - {layout}" for layout in entry.layouts
     )
 

@@ -220,10 +220,23 @@ def _read_csv(path: Path, columns: tuple[str, str]) -> list[tuple[str, str]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.DictReader(file)
-            if not set(columns) <= set(rows.fieldnames or ()):
-                raise ValueError(f"its columns are {listed(rows.fieldnames or ['none'])}")
-            return [(row[columns[0]].strip(), row[columns[1]].strip()) for row in rows]
-    except (OSError, ValueError, AttributeError, csv.Error) as error:
+            header = rows.fieldnames
+            if not header or header[0].lstrip().startswith("<"):
+                raise ValueError("it is no csv")
+            if not set(columns) <= set(header):
+                raise UserError(
+                    f"{path} must be a csv with the columns {','.join(columns)}; its first line has {listed(header)}. "
+                    "Name the columns so."
+                )
+            pairs = []
+            for row in rows:
+                if None in (row[columns[0]], row[columns[1]]):
+                    raise ValueError(f"line {rows.line_num} has too few fields")
+                pairs.append((row[columns[0]].strip(), row[columns[1]].strip()))
+            if not pairs:
+                raise ValueError("it has no row")
+            return pairs
+    except (OSError, ValueError, csv.Error) as error:
         raise broken(path, f"a csv with the columns {','.join(columns)}", error) from error
 
 
