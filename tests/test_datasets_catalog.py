@@ -124,7 +124,7 @@ def test_unknown_content_is_listed(root: Path, caplog: pytest.LogCaptureFixture)
     with pytest.raises(UserError, match=r"is not in .*my data\. Point"):
         load("mini", source="real", data_root=root)
     (root / "miniimagenet" / "mini-imagenet.zip").write_bytes(b"x")
-    with pytest.raises(UserError, match=r"(?s)known layout: it holds mini-imagenet\.zip\. Set .*\.csv"):
+    with pytest.raises(UserError, match=r"(?s)known layout: it holds mini-imagenet\.zip\. Point .*\.csv"):
         load("mini", source="real", data_root=root)
     assert load("mini", source="auto", data_root=root).name == "patches"
     assert r"it holds mini-imagenet.zip" in caplog.text
