@@ -210,7 +210,8 @@ def run(
     if records:
         tables.write_tables(records, config.results)
     asked = {cell.record_key(protocol) for cell in cells for protocol in config.protocols}
-    _print_tables([record for record in records if record.key in asked])
+    # The last models' tables are in the folder; here they would push the main ones off the screen.
+    _print_tables([record for record in records if record.key in asked], last=False)
     _print_summary(summary, config.results)
     if summary.failed:
         raise typer.Exit(1)
@@ -232,11 +233,12 @@ def _print_configuration(cells: list[runner.Cell]) -> None:
         err.print("[yellow]stand-in data:[/] results on procedural images are not results on the real data set")
 
 
-def _print_tables(records: list[Record]) -> None:
+def _print_tables(records: list[Record], *, last: bool) -> None:
     if records:
         for table in tables.wide_tables(records, published.load()):
-            out.print(tables.to_rich(table, width=out.width))
-            out.print()
+            if last or not table.metric.endswith("_last"):
+                out.print(tables.to_rich(table, width=out.width))
+                out.print()
 
 
 def _print_summary(summary: runner.Summary, folder: Path) -> None:
@@ -272,7 +274,7 @@ def table(
     if format_ is TableFormat.csv:
         typer.echo(tables.to_csv(chosen, quoted), nl=False)
     elif format_ is TableFormat.text:
-        _print_tables(chosen)
+        _print_tables(chosen, last=True)
     else:
         render = tables.to_markdown if format_ is TableFormat.markdown else tables.to_latex
         typer.echo("\n".join(render(wide) for wide in tables.wide_tables(chosen, quoted)))

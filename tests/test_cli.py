@@ -60,6 +60,15 @@ def test_the_main_job_writes_records_and_tables_and_prints_them(finished):
     assert {p.name for p in (finished / "tables").iterdir()} == wide | {"long.csv"}
 
 
+def test_a_run_prints_the_main_tables_and_table_prints_all(finished):
+    shown, everything = run(finished).output, call("table", "--results", finished).output
+    assert "accuracy (%" in shown
+    assert "nll (nats" in shown
+    assert "_last" not in shown
+    assert "accuracy_last (%" in everything
+    assert "nll_last (nats" in everything
+
+
 def test_stand_in_results_are_marked_wherever_they_show(finished):
     shown = call("table", "--results", finished).output
     assert "stand-in" in shown
