@@ -27,14 +27,14 @@ from mlpip_bench.api import Method, Posterior, Problem
 from mlpip_bench.distributions import Delta
 from mlpip_bench.inner_loop import InnerEngine, adapt
 from mlpip_bench.networks import FeatureExtractor
-from mlpip_bench.normalization import Moments, Statistics
+from mlpip_bench.normalization import Statistics, cat_statistics, task_statistics
 from mlpip_bench.objectives import mlpip_loss
 from mlpip_bench.tasks import Labelled, TaskBatch
 
 
 @dataclass(frozen=True)
 class MAMLSettings:
-    """MAMLSettings of MAML.
+    """Settings of MAML.
 
     Attributes:
         train_steps, test_steps: inner gradient steps while training and at evaluation.
@@ -52,20 +52,21 @@ class MAMLSettings:
     def __post_init__(self) -> None:
         if min(self.train_steps, self.test_steps) < 0:
             raise ValueError(f"inner steps cannot be negative; got {self.train_steps} and {self.test_steps}")
-        rates = self.inner_rate if isinstance(self.inner_rate, tuple) else (self.inner_rate,)
-        if not rates or not all(0 < rate < math.inf for rate in rates):
+        if not self._rates or not all(0 < rate < math.inf for rate in self._rates):
             raise ValueError(f"inner rates must be positive and finite; got {self.inner_rate}")
-        if len(rates) > max(self.train_steps, self.test_steps, 1):
-            raise ValueError(
-                f"there are {len(rates)} inner rates for at most {max(self.train_steps, self.test_steps)} steps"
-            )
+        most = max(self.train_steps, self.test_steps)
+        if len(self._rates) > max(most, 1):
+            raise ValueError(f"there are {len(self._rates)} inner rates for at most {most} steps")
         if self.inner_engine not in ("native", "higher"):
             raise ValueError(f"inner_engine must be native or higher; got {self.inner_engine!r}")
 
+    @property
+    def _rates(self) -> tuple[float, ...]:
+        return self.inner_rate if isinstance(self.inner_rate, tuple) else (self.inner_rate,)
+
     def rates(self, steps: int) -> list[float]:
         """The rate of each step."""
-        rates = self.inner_rate if isinstance(self.inner_rate, tuple) else (self.inner_rate,)
-        return [rates[min(step, len(rates) - 1)] for step in range(steps)]
+        return [self._rates[min(step, len(self._rates) - 1)] for step in range(steps)]
 
 
 class _Classifier(nn.Module):
@@ -111,8 +112,7 @@ class MAML(Method[Delta]):
         """psi* after gradient steps on each task's support loss (Eq. 6), and its support statistics."""
         adapted, statistics = zip(*(self._adapt(support.task(t)) for t in range(support.tasks)), strict=True)
         psi = torch.stack([torch.cat([p.flatten() for p in task.values()]) for task in adapted])
-        layers = tuple(Moments.cat(layer) for layer in zip(*statistics, strict=True))
-        return Posterior(Delta(psi, event_dim=1), layers)
+        return Posterior(Delta(psi, event_dim=1), cat_statistics(statistics))
 
     def _adapt(self, task: Labelled) -> tuple[dict[str, Tensor], Statistics]:
         rates = self.settings.rates(self.settings.train_steps if self.training else self.settings.test_steps)
@@ -148,10 +148,8 @@ class MAML(Method[Delta]):
         logits = []
         for t in range(query_x.shape[0]):
             parameters = self._unflatten(q.psi.mean[t])
-            statistics = tuple(m.task(t) for m in q.support)
-            logits.append(
-                functional_call(self.network, parameters, (query_x[t : t + 1], statistics), {"track": True})[0]
-            )
+            arguments = (query_x[t : t + 1], task_statistics(q.support, t))
+            logits.append(functional_call(self.network, parameters, arguments, {"track": True})[0])
         return Categorical(logits=torch.cat(logits), validate_args=False)
 
     def _unflatten(self, psi: Tensor) -> dict[str, Tensor]:

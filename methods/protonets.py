@@ -28,7 +28,7 @@ from mlpip_bench.tasks import Labelled, TaskBatch
 
 @dataclass(frozen=True)
 class ProtoNetsSettings:
-    """ProtoNetsSettings of prototypical networks.
+    """Settings of prototypical networks.
 
     Attributes:
         scale: factor on the logits; 2 makes them Snell et al.'s squared distances, 1 the paper's Eq. 8.

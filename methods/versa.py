@@ -26,7 +26,7 @@ from mlpip_bench.tasks import Labelled, TaskBatch
 
 @dataclass(frozen=True)
 class VersaSettings:
-    """VersaSettings of Versa.
+    """Settings of Versa.
 
     Attributes:
         samples: L of the training objective.

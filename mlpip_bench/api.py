@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from jaxtyping import Float
@@ -159,7 +159,7 @@ class Resolved:
     """
 
     plan: TrainingPlan
-    settings: Any = field(default_factory=NoSettings)
+    settings: Any
 
 
 def resolve(

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 from mlpip_bench import __version__, published, registry, results, runner, tables
 from mlpip_bench.benches import DATASETS, LISTED, PRESETS, TEST_QUERIES, parse_bench
 from mlpip_bench.datasets import catalog
+from mlpip_bench.datasets.omniglot import Resize, Split
 from mlpip_bench.errors import UserError
 from mlpip_bench.normalization import NORM_MODES
 from mlpip_bench.progress import ConsoleReporter
@@ -183,7 +184,7 @@ def run(
     results_folder: Results = Path("results"),
 ) -> None:
     """Train and test methods on benches, keep a record of each cell, and print the tables."""
-    for name, value, known in (("split", split, ("random", "vinyals")), ("resize", resize, ("nearest", "antialias"))):
+    for name, value, known in (("split", split, get_args(Split)), ("resize", resize, get_args(Resize))):
         if value not in known:
             raise UserError(f"--{name} must be one of {', '.join(known)}; got {value!r}.")
     config = runner.RunConfig(

@@ -11,7 +11,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mlpip_bench.normalization import Moments, Normalization, NormMode, Statistics
+from mlpip_bench.normalization import (
+    Moments,
+    Normalization,
+    NormMode,
+    Statistics,
+    cat_statistics,
+    task_statistics,
+)
 
 
 @dataclass(frozen=True)
@@ -118,11 +125,11 @@ class FeatureExtractor(nn.Module):
     def _task_by_task(self, x: Tensor, support: Statistics | None, track: bool) -> tuple[Tensor, Statistics]:
         outputs, per_task = [], []
         for task in range(x.shape[0]):
-            own = None if support is None else tuple(m.task(task) for m in support)
+            own = None if support is None else task_statistics(support, task)
             features, statistics = self(x[task : task + 1], own, track=track)
             outputs.append(features)
             per_task.append(statistics)
-        return torch.cat(outputs), tuple(Moments.cat(layer) for layer in zip(*per_task, strict=True))
+        return torch.cat(outputs), cat_statistics(per_task)
 
 
 def mlp(*sizes: int) -> nn.Sequential:

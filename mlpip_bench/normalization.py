@@ -45,19 +45,22 @@ class Moments:
     variance: Tensor
     images: int
 
-    def task(self, index: int) -> Moments:
-        """Those of one task."""
-        return Moments(self.mean[index : index + 1], self.variance[index : index + 1], self.images)
-
-    @staticmethod
-    def cat(parts: Sequence[Moments]) -> Moments:
-        """Those of several tasks with equally many support images."""
-        mean, variance = torch.cat([p.mean for p in parts]), torch.cat([p.variance for p in parts])
-        return Moments(mean, variance, parts[0].images)
-
 
 Statistics = tuple[Moments, ...]
 """Support statistics of a network, one entry a normalised layer."""
+
+
+def task_statistics(statistics: Statistics, index: int) -> Statistics:
+    """Those of one task of a batch."""
+    return tuple(Moments(m.mean[index : index + 1], m.variance[index : index + 1], m.images) for m in statistics)
+
+
+def cat_statistics(tasks: Sequence[Statistics]) -> Statistics:
+    """Those of a batch from those of its tasks, which have equally many support images."""
+    return tuple(
+        Moments(torch.cat([m.mean for m in layer]), torch.cat([m.variance for m in layer]), layer[0].images)
+        for layer in zip(*tasks, strict=True)
+    )
 
 
 class Normalization(nn.Module):

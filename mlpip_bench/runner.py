@@ -302,9 +302,10 @@ def _run_cell(cell: Cell, protocols: Sequence[str], config: RunConfig, reporter:
     streams = task_streams(cell, cell.device)
     method = build_method(cell)
     checkpoint = cell.path(config.results / "checkpoints", ".pt")
-    if config.overwrite == "always" and checkpoint.exists() and _complete(checkpoint, cell):
-        checkpoint.unlink()  # an unfinished one belongs to this very command, which was interrupted
     start = load_checkpoint(checkpoint).iteration if checkpoint.exists() else 0
+    if config.overwrite == "always" and start == cell.plan.iterations:
+        checkpoint.unlink()  # an unfinished one belongs to this very command, which was interrupted
+        start = 0
     with reporter.stage(f"{cell.title}: training", cell.plan.iterations, start) as step:
         trained = train(
             method,
@@ -354,10 +355,6 @@ def build_method(cell: Cell) -> Method[Any]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_from("initialisation", cell.seed))
         return plugin(problem, cell.settings).to(cell.device)
-
-
-def _complete(checkpoint: Path, cell: Cell) -> bool:
-    return load_checkpoint(checkpoint).iteration >= cell.plan.iterations
 
 
 def _evaluations(

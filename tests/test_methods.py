@@ -250,7 +250,7 @@ def test_maml_first_order_keeps_the_value_and_changes_the_gradient():
         values.append(loss.item())
         gradients.append(torch.cat([p.grad.flatten() for p in method.parameters()]))
     assert values[0] == pytest.approx(values[1])
-    assert gradients[1].abs().min() >= 0
+    assert gradients[1].isfinite().all()
     assert gradients[1].any()
     assert not torch.allclose(gradients[0], gradients[1])
 
