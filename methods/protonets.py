@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
 from mlpip_bench.api import Method, Posterior, Problem
-from mlpip_bench.distributions import Delta, linear_logits
+from mlpip_bench.distributions import Delta, linear_outputs
 from mlpip_bench.networks import FeatureExtractor
 from mlpip_bench.objectives import mlpip_loss
 from mlpip_bench.tasks import Labelled, TaskBatch
@@ -69,7 +69,7 @@ class ProtoNets(Method[Delta]):
     def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
         """Softmax of h(x).mu_c - |mu_c|^2/2 (Eq. 8)."""
         features, _ = self.extractor(query_x, q.support)
-        return Categorical(logits=self.settings.scale * linear_logits(features, q.psi.mean), validate_args=False)
+        return Categorical(logits=self.settings.scale * linear_outputs(features, q.psi.mean), validate_args=False)
 
     def loss(self, batch: TaskBatch) -> Tensor:
         """Cross-entropy of the queries."""

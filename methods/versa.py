@@ -6,7 +6,8 @@ Reference: Gordon, Bronskill, Bauer, Nowozin & Turner, ICLR 2019; Eq. 4 (objecti
 
 Differences from the paper: normalisation is the suite's ``norm`` setting (the reference code is
 transductive); amortisation nets as in the reference code, four of them and with the bias;
-log-variances are clamped; evaluation uses more samples than training, and fixed ones.
+log-variances are clamped; evaluation uses more samples than training, and fixed ones. In regression
+psi are the weights of the regression, and their q is linear in the data's sum (section 5.1).
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 from mlpip_bench.api import Method, Posterior, Problem
-from mlpip_bench.distributions import categorical_mixture, linear_gaussian_logits
-from mlpip_bench.networks import AmortizationNetwork, FeatureExtractor
+from mlpip_bench.benches import PAPER_BUDGETS
+from mlpip_bench.distributions import gaussian_linear_predictive
+from mlpip_bench.networks import FeatureExtractor, amortization
 from mlpip_bench.objectives import mlpip_loss
 from mlpip_bench.tasks import Labelled, TaskBatch
 
@@ -48,36 +50,32 @@ class Versa(Method[Normal]):
 
     reference = "Gordon et al. 2019, Meta-Learning Probabilistic Inference for Prediction (ICLR)"
     psi = "Gaussian over the weights and bias of a linear classifier"
+    handles = ("classification", "regression")
     Settings = VersaSettings
     settings: VersaSettings
     presets: ClassVar = {
         "quick": {"*": {"dropout": False}},
-        "paper": {
-            "omni": {"learning_rate": 1e-4, "tasks_per_batch": 16, "iterations": 80_000},
-            "omni20w1s": {"iterations": 100_000},
-            "omni20w5s": {"iterations": 60_000},
-            "mini": {"learning_rate": 1e-4, "tasks_per_batch": 4, "iterations": 100_000},
-            "mini5w1s": {"learning_rate": 2.5e-4, "tasks_per_batch": 8, "iterations": 50_000},
-        },
+        "paper": PAPER_BUDGETS,
     }
 
     def __init__(self, problem: Problem, settings: VersaSettings) -> None:
         super().__init__(problem, settings)
         self.extractor = FeatureExtractor(problem.extractor, problem.norm, dropout=settings.dropout)
-        self.amortizer = AmortizationNetwork(problem.extractor.features)
+        self.amortizer = amortization(problem.extractor.features, regression=problem.noise_std is not None)
 
     def amortize(self, support: Labelled) -> Posterior[Normal]:
         """One forward pass: features, class means, Gaussian (Eq. 5)."""
         features, statistics = self.extractor(support.x)
-        mean, std = self.amortizer(support.class_means(features))
+        mean, std = self.amortizer(features, support)
         return Posterior(Normal(mean, std, validate_args=False), statistics)
 
     def predictive(self, q: Posterior[Normal], query_x: Tensor) -> Distribution:
-        """Mixture over L samples of the Gaussian logits (local reparameterisation)."""
+        """Mixture over L samples of the Gaussian outputs (local reparameterisation)."""
         features, _ = self.extractor(query_x, q.support)
-        logits = linear_gaussian_logits(features, q.psi)
         samples = self.settings.samples if self.training else self.settings.eval_samples
-        return categorical_mixture(logits, samples, fixed_noise=not self.training)
+        return gaussian_linear_predictive(
+            features, q.psi, samples, noise_std=self.problem.noise_std, fixed_noise=not self.training
+        )
 
     def loss(self, batch: TaskBatch) -> Tensor:
         """Predictive log-loss (Eq. 4)."""

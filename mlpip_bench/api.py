@@ -50,12 +50,14 @@ class Problem:
     Attributes:
         extractor: shape of the shared feature extractor.
         norm: normalisation mode.
-        way: classes of a training task.
+        way: classes of a training task; 1 in regression.
+        noise_std: known standard deviation of a regression target's noise; None for classification.
     """
 
     extractor: ExtractorSpec
     norm: NormMode
     way: int
+    noise_std: float | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,9 @@ class NoSettings:
     """Settings of a method that has none."""
 
 
+TaskKind = Literal["classification", "regression"]
+
+
 class Method(nn.Module, abc.ABC, Generic[Psi]):
     """A meta-learner: three functions of tensors that carry a leading ``task`` dimension.
 
@@ -103,16 +108,21 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
     Attributes:
         reference: where the method comes from.
         psi: what the task parameters are, in a few words.
+        handles: the kinds of task that it can be trained on.
         Settings: frozen dataclass of the method's own settings, with defaults.
         presets: what a budget changes: ``{preset: {"*" | data set | bench: {field: value}}}`` over the
             fields of :class:`TrainingPlan` and ``Settings``; the more specific entry wins.
+        bounds_evidence: whether -``loss`` is a lower bound of log p(D), per point of the support set D and
+            with a standard normal prior over psi, as an ELBO is.
         xfail_checks: conformance checks that the method fails by its nature, with the reason.
     """
 
     reference: ClassVar[str]
     psi: ClassVar[str]
+    handles: ClassVar[tuple[TaskKind, ...]] = ("classification",)
     Settings: ClassVar[type] = NoSettings
     presets: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
+    bounds_evidence: ClassVar[bool] = False
     xfail_checks: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, problem: Problem, settings: Any) -> None:
@@ -139,10 +149,16 @@ class EvalProtocol(abc.ABC):
     Attributes:
         description: what it measures, in one line.
         metrics: the metrics it reports.
+        handles: the kinds of task that it can measure.
     """
 
     description: ClassVar[str]
     metrics: ClassVar[tuple[Metric, ...]]
+    handles: ClassVar[tuple[TaskKind, ...]] = ("classification",)
+
+    def applies(self, settings: Any) -> bool:  # noqa: ARG002  # for those that do not apply to every method
+        """Whether a method with these settings has what is measured; all do, unless a protocol says otherwise."""
+        return True
 
     @abc.abstractmethod
     def measure(self, evaluation: Evaluation) -> list[Scores]:

@@ -1,4 +1,7 @@
-"""Benches: the name grammar ``<dataset><way>w<shot>s``, and what each data set brings with it."""
+"""Benches: the name grammar ``<dataset><way>w<shot>s``, and what each data set brings with it.
+
+A regression family has no way: ``<family><shot>s``.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
+from mlpip_bench.api import TaskKind
 from mlpip_bench.errors import UserError, unknown_name
 from mlpip_bench.networks import ExtractorSpec
 from mlpip_bench.tasks import TaskShape
@@ -27,12 +31,19 @@ class Dataset:
         extractor: the shared feature extractor.
         budgets: fields of the training plan by preset, the same for every method unless its preset
             says otherwise.
+        noise_std: of the targets given psi, in a regression family; None for classification.
     """
 
     title: str
     needs: str
     extractor: ExtractorSpec
     budgets: Mapping[str, Mapping[str, Any]]
+    noise_std: float | None = None
+
+    @property
+    def kind(self) -> TaskKind:
+        """What its tasks are."""
+        return "classification" if self.noise_std is None else "regression"
 
 
 _QUICK_SMALL = {
@@ -66,6 +77,26 @@ _PAPER_OMNIGLOT = {
 }
 _PAPER_MINI = _PAPER_OMNIGLOT | {"iterations": 100_000, "tasks_per_batch": 4}
 
+PAPER_BUDGETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "omni20w1s": {"iterations": 100_000},
+        "omni20w5s": {"iterations": 60_000},
+        "mini5w1s": {"learning_rate": 2.5e-4, "tasks_per_batch": 8, "iterations": 50_000},
+    }
+)
+"""How the paper trained its own model where that differs from the data set's budget; for methods' presets."""
+
+_LINEAR = {
+    "iterations": 2000,
+    "tasks_per_batch": 16,
+    "train_queries": 15,
+    "learning_rate": 1e-2,
+    "halve_every": 400,
+    "validate_every": 400,
+    "validation_tasks": 200,
+    "test_tasks": 600,
+}
+
 DATASETS: Mapping[str, Dataset] = MappingProxyType(
     {
         "omni": Dataset(
@@ -86,16 +117,28 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
             ExtractorSpec((3, 84, 84), blocks=5, dropout=0.5),
             {"quick": _QUICK_LARGE, "paper": _PAPER_MINI},
         ),
+        "linear": Dataset(
+            "linear-Gaussian regression, 3 inputs",
+            "nothing: tasks are drawn from the model",
+            ExtractorSpec((3, 1, 1), blocks=0),
+            {"quick": _LINEAR, "paper": _LINEAR},
+            noise_std=0.5,
+        ),
     }
 )
 
 LISTED = (
     *("omni5w1s", "omni5w5s", "omni20w1s", "omni20w5s", "mini5w1s", "mini5w5s"),  # the paper's six
     *("tiny5w1s", "tiny5w5s"),
+    *("linear5s", "linear20s"),  # the posterior is known
 )
 
 _LARGEST = 10_000  # no data set here has so many classes, or images in one
-_GRAMMAR = re.compile(r"([a-z]+?)(\d+)w(\d+)s")
+_GRAMMAR = re.compile(r"([a-z]+?)(?:(\d+)w)?(\d+)s")
+
+
+_IMAGES, _FAMILIES = ("|".join(k for k, d in DATASETS.items() if d.kind == kind) for kind in get_args(TaskKind))
+GRAMMAR = f"Any way and shot works: ({_IMAGES})<way>w<shot>s or ({_FAMILIES})<shot>s, for example omni10w3s."
 
 
 @dataclass(frozen=True)
@@ -103,10 +146,10 @@ class BenchSpec:
     """A bench: a data set, and the way and shot that tasks are trained and tested with.
 
     Attributes:
-        name: ``<dataset><way>w<shot>s``, for example ``mini5w5s``.
+        name: ``<dataset><way>w<shot>s``, for example ``mini5w5s``; ``<family><shot>s`` in regression.
         dataset: key of :data:`DATASETS`.
-        way: classes of a task.
-        shot: support images per class.
+        way: classes of a task; 1 in regression.
+        shot: support images per class; support points in regression.
     """
 
     name: str
@@ -131,13 +174,17 @@ def parse_bench(name: str) -> BenchSpec:
         UserError: not of the grammar, an unknown data set, or a way below 2 or shot below 1.
     """
     match = _GRAMMAR.fullmatch(name)
-    if match is None or match[1] not in DATASETS:
+    regression = match is not None and match[1] in DATASETS and DATASETS[match[1]].kind == "regression"
+    if match is None or match[1] not in DATASETS or (match[2] is None) != regression:
         error = unknown_name("bench", name, LISTED)
-        datasets = "|".join(DATASETS)
-        raise UserError(f"{error} Any way and shot works: ({datasets})<way>w<shot>s, for example omni10w3s.")
-    dataset, way, shot = match[1], int(match[2]), int(match[3])
+        raise UserError(f"{error} {GRAMMAR}")
+    dataset, way, shot = match[1], int(match[2] or 1), int(match[3])
     if max(way, shot) > _LARGEST:
         raise UserError(f"way and shot of a bench are at most {_LARGEST}; got {name!r}.")
+    if regression:
+        if shot < 1:
+            raise UserError(f"a bench needs a shot of at least 1; {name!r} has {shot}.")
+        return BenchSpec(f"{dataset}{shot}s", dataset, way, shot)
     if way < 2 or shot < 1:
         raise UserError(f"a bench needs a way of at least 2 and a shot of at least 1; {name!r} has {way} and {shot}.")
     return BenchSpec(f"{dataset}{way}w{shot}s", dataset, way, shot)

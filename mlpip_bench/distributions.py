@@ -119,11 +119,11 @@ class MonteCarloMixture(Distribution):
         return draws.gather(len(shape), pick).squeeze(len(shape))
 
 
-def linear_gaussian_logits(features: Float[Tensor, "task point feature"], psi: Normal) -> Normal:
-    """Distribution of the logits of a linear classifier whose weights are Gaussian.
+def linear_gaussian_outputs(features: Float[Tensor, "task point feature"], psi: Normal) -> Normal:
+    """Distribution of a linear layer's outputs (logits, or a regression's mean) whose weights are Gaussian.
 
     The local reparameterisation of Kingma et al. (2015), which the paper uses in its appendix D.3:
-    a logit is a sum of independent Gaussians, so it is Gaussian, independently between classes.
+    an output is a sum of independent Gaussians, so it is Gaussian, independently between classes.
 
     Args:
         features: h(x).
@@ -132,34 +132,54 @@ def linear_gaussian_logits(features: Float[Tensor, "task point feature"], psi: N
     Returns:
         Normal with batch shape ``[task, point, way]``.
     """
-    mean = linear_logits(features, psi.mean)
-    variance = linear_logits(features.square(), psi.variance)
+    mean = linear_outputs(features, psi.mean)
+    variance = linear_outputs(features.square(), psi.variance)
     return Normal(mean, variance.sqrt(), validate_args=False)
 
 
-def linear_logits(
+def linear_outputs(
     features: Float[Tensor, "task point feature"], psi: Float[Tensor, "task way feature_and_bias"]
 ) -> Float[Tensor, "task point way"]:
-    """Logits of a linear classifier whose bias is the last coordinate of psi."""
+    """Outputs of a linear layer whose bias is the last coordinate of psi."""
     return torch.baddbmm(psi[..., -1:].mT, features, psi[..., :-1].mT)
 
 
-def categorical_mixture(logits: Normal, samples: int, *, fixed_noise: bool) -> MonteCarloMixture:
-    """Predictive of a softmax classifier with Gaussian logits, by ``samples`` draws of them.
+def sampled_predictive(
+    outputs: Normal, samples: int, *, noise_std: float | None = None, fixed_noise: bool
+) -> MonteCarloMixture:
+    """Predictive of a model with Gaussian outputs, by ``samples`` draws of them.
 
     Args:
-        logits: batch shape ``[task, point, way]``, independent between classes.
+        outputs: batch shape ``[task, point, way]``, independent between classes.
         samples: L.
+        noise_std: None for a softmax over the outputs; in regression, the standard deviation of the
+            target given the one output.
         fixed_noise: ``False`` draws noise afresh for each point, from torch's generator (training).
             ``True`` uses one fixed set of L quasi-Monte-Carlo points, a scrambled Sobol sequence in
             ``way`` dimensions, for every point: a prediction is then a function of q and its query
             alone, whatever else is in the batch (evaluation).
     """
     if fixed_noise:
-        noise = _sobol_normal(samples, logits.mean.shape[-1]).to(logits.mean)[:, None, None]
+        noise = _sobol_normal(samples, outputs.mean.shape[-1]).to(outputs.mean)[:, None, None]
     else:
-        noise = torch.randn(samples, *logits.mean.shape, dtype=logits.mean.dtype, device=logits.mean.device)
-    return MonteCarloMixture(Categorical(logits=logits.mean + logits.stddev * noise, validate_args=False))
+        noise = torch.randn(samples, *outputs.mean.shape, dtype=outputs.mean.dtype, device=outputs.mean.device)
+    drawn = outputs.mean + outputs.stddev * noise
+    if noise_std is None:
+        return MonteCarloMixture(Categorical(logits=drawn, validate_args=False))
+    return MonteCarloMixture(Normal(drawn.squeeze(-1), noise_std, validate_args=False))
+
+
+def gaussian_linear_predictive(
+    features: Float[Tensor, "task point feature"],
+    psi: Normal,
+    samples: int,
+    *,
+    noise_std: float | None,
+    fixed_noise: bool,
+) -> MonteCarloMixture:
+    """Predictive of a linear classifier or regression with Gaussian weights; arguments as of the two above."""
+    outputs = linear_gaussian_outputs(features, psi)
+    return sampled_predictive(outputs, samples, noise_std=noise_std, fixed_noise=fixed_noise)
 
 
 @functools.lru_cache(maxsize=32)

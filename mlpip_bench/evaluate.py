@@ -2,52 +2,96 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from mlpip_bench.api import Method
+from mlpip_bench.api import Method, Posterior
 from mlpip_bench.distributions import MonteCarloMixture, to_float64
 from mlpip_bench.errors import CellError
 from mlpip_bench.metrics import Metric
-from mlpip_bench.progress import Step
+from mlpip_bench.progress import Quiet, Reporter, Step
 from mlpip_bench.results import Model, Scores
-from mlpip_bench.tasks import TaskBatch, TaskStream, seed_from
+from mlpip_bench.tasks import Labelled, Stream, TaskBatch, seed_from
 
-_TASKS_AT_ONCE = {"cpu": 4, "cuda": 50}
+_TASKS_AT_ONCE = {"cpu": 20, "cuda": 50}
 
 Predictions = list[tuple[Distribution, Tensor]]
 
 
-def predict(method: Method[Any], stream: TaskStream, tasks: int, step: Step | None = None) -> Predictions:
+def predict(
+    method: Method[Any], stream: Stream, tasks: int, step: Step | None = None, *, one_at_a_time: bool = False
+) -> Predictions:
     """Predictives, in float64, and targets of the first ``tasks`` tasks of a stream.
 
     The method is in evaluation mode, without autograd (a method may switch it on for its own inner
     steps). Mixtures over classes are reduced to their mean probabilities, which is all that any
     score can see of them, so that several protocols can share one pass.
+
+    Args:
+        method: the method.
+        stream: the tasks.
+        tasks: how many of them.
+        step: told how many are done.
+        one_at_a_time: ask for each query alone; classification only.
+
+    Raises:
+        CellError: a predictive of the wrong kind or shape.
     """
     was_training = method.training
     method.eval()
-    chunk = _TASKS_AT_ONCE.get(stream.pool.device.type, 4)
+    chunk = _TASKS_AT_ONCE.get(stream.device.type, 4)
     predictions: Predictions = []
     with torch.no_grad(), torch.random.fork_rng(devices=_cuda(stream)):
         for first in range(0, tasks, chunk):
             torch.manual_seed(seed_from(*stream.seed, "evaluation", first))
             batch = stream.batch(first, min(chunk, tasks - first))
-            predictive = to_float64(method.predictive(method.amortize(batch.support), batch.query.x))
-            predictions.append((_reduced(predictive), batch.query.y))
+            q = method.amortize(batch.support)
+            if one_at_a_time:
+                points = [_predictive(method, q, _point(batch.query, i)) for i in range(batch.query.y.shape[1])]
+                logits = torch.cat([p.logits for p in points], 1)  # type: ignore[attr-defined]
+                predictive: Distribution = Categorical(logits=logits, validate_args=False)
+            else:
+                predictive = _predictive(method, q, batch.query)
+            predictions.append((predictive, batch.query.y))
             if step is not None:
                 step(min(first + chunk, tasks))
     method.train(was_training)
     return predictions
 
 
-def _cuda(stream: TaskStream) -> list[torch.device]:
-    return [stream.pool.device] if stream.pool.device.type == "cuda" else []
+def _point(query: Labelled, index: int) -> Labelled:
+    return Labelled(query.x[:, index : index + 1], query.y[:, index : index + 1], query.way)
+
+
+def _predictive(method: Method[Any], q: Posterior[Any], query: Labelled) -> Distribution:
+    """The predictive in float64, checked before its numbers are believed."""
+    predictive = method.predictive(q, query.x)
+    if not isinstance(predictive, Distribution) or predictive.batch_shape != query.y.shape:
+        came = (
+            f"batch shape {tuple(predictive.batch_shape)}"
+            if isinstance(predictive, Distribution)
+            else f"a {type(predictive).__name__}"
+        )
+        raise CellError(
+            f"predictive must return a distribution with batch shape (task, point) = {tuple(query.y.shape)}; "
+            f"{type(method).__name__}'s is {came}."
+        )
+    predictive = _reduced(to_float64(predictive))
+    if isinstance(predictive, Categorical) and predictive.logits.shape[-1] != query.way:
+        raise CellError(
+            f"predictive must have a probability for each of the task's {query.way} classes; "
+            f"{type(method).__name__}'s has {predictive.logits.shape[-1]}."
+        )
+    return predictive
+
+
+def _cuda(stream: Stream) -> list[torch.device]:
+    return [stream.device] if stream.device.type == "cuda" else []
 
 
 def _reduced(predictive: Distribution) -> Distribution:
@@ -75,57 +119,73 @@ class Evaluation:
     """A trained model in front of a bench's fixed test tasks; protocols ask it for scores.
 
     Args:
-        method: the trained method.
-        model: which of its states this is.
+        method: the trained method, which holds the state that is tested.
+        model: which of its states that is.
         stream: the test tasks.
         tasks: how many of them.
-        step: told how many tasks are done.
+        reporter: shows a bar for each pass over the tasks.
+        title: what the bars are called.
     """
 
     def __init__(
         self,
         method: Method[Any],
         model: Model,
-        stream: TaskStream,
+        stream: Stream,
         tasks: int,
-        step: Step | None = None,
+        reporter: Reporter | None = None,
+        title: str = "",
     ) -> None:
         self.method = method
         self.model: Model = model
         self.stream = stream
         self.tasks = tasks
-        self._step = step
-        self._predictions: Predictions | None = None
+        self._reporter = reporter or Quiet()
+        self._title = f"{title}: testing the {model} model".removeprefix(": ")
 
-    @property
+    @functools.cached_property
     def predictions(self) -> Predictions:
         """Predictives and targets of the test tasks, computed once."""
-        if self._predictions is None:
-            self._predictions = predict(self.method, self.stream, self.tasks, self._step)
-        return self._predictions
+        return self.predict()
 
-    def relabelled(self, model: Model) -> Evaluation:
-        """The same predictions under the name of another model, for the case that the two are one."""
-        twin = copy.copy(self)
-        twin.model = model
-        return twin
+    def predict(self, note: str = "", *, one_at_a_time: bool = False) -> Predictions:
+        """A pass over the test tasks of its own, for a protocol that changes how they are predicted."""
+        title = f"{self._title}, {note}" if note else self._title
+        with self._reporter.stage(title, self.tasks) as step:
+            return predict(self.method, self.stream, self.tasks, step, one_at_a_time=one_at_a_time)
 
-    def scores(self, metrics: Sequence[Metric]) -> list[Scores]:
-        """Each metric under the bench's own test condition."""
+    def scores(
+        self,
+        metrics: Sequence[Metric],
+        predictions: Predictions | None = None,
+        condition: Mapping[str, str | int | float] | None = None,
+    ) -> list[Scores]:
+        """Each metric on the predictions, by default those under the bench's own test condition."""
+        predictions = self.predictions if predictions is None else predictions
+        return [self.labelled(metric, score(metric, predictions), condition=condition) for metric in metrics]
+
+    def labelled(
+        self,
+        metric: Metric,
+        per_task: Sequence[float],
+        *,
+        condition: Mapping[str, str | int | float] | None = None,
+        detail: Mapping[str, tuple[float, ...]] | None = None,
+    ) -> Scores:
+        """Scores, one a test task, with all that says how they were measured."""
         shape = self.stream.shape
-        return [
-            Scores(
-                metric=metric.name,
-                unit=metric.unit,
-                better=metric.better,
-                way=shape.way,
-                shot=max(shape.shots_per_class),
-                queries=shape.queries,
-                model=self.model,
-                per_task=tuple(score(metric, self.predictions)),
-            )
-            for metric in metrics
-        ]
+        return Scores(
+            metric=metric.name,
+            unit=metric.unit,
+            better=metric.better,
+            way=shape.way,
+            shot=max(shape.shots_per_class),
+            queries=shape.queries,
+            model=self.model,
+            per_task=tuple(per_task),
+            condition=dict(condition or {}),
+            detail=dict(detail or {}),
+        )
 
 
 def is_inductive(method: Method[Any], batch: TaskBatch, queries: int = 5, tolerance: float = 1e-3) -> bool:

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 Parameters = Mapping[str, Tensor]
+Rate = float | Parameters
+"""Rate of a step: one number, or one for each parameter."""
 InnerEngine = Literal["native", "higher"]
 
 
@@ -17,7 +19,7 @@ def adapt(
     module: nn.Module,
     parameters: Parameters,
     loss: Callable[[Callable[..., object]], Tensor],
-    learning_rates: Sequence[float],
+    learning_rates: Sequence[Rate],
     *,
     first_order: bool = False,
     create_graph: bool = True,
@@ -30,7 +32,8 @@ def adapt(
         parameters: psi_0, where descent starts.
         loss: takes a function with the module's signature and returns the loss, in nats, under the
             parameters of that step.
-        learning_rates: one rate a step, for a loss that is a mean.
+        learning_rates: one rate a step, for a loss that is a mean; a number, or tensors named as in
+            ``parameters`` (learned rates, which ``higher`` does not take).
         first_order: drop the second derivatives (first-order MAML): d psi / d psi_0 is the identity.
         create_graph: keep the graph back to ``parameters``; without it the result is detached and the
             memory of a step is freed at once (test time).
@@ -51,7 +54,7 @@ def _descend(
     module: nn.Module,
     parameters: Parameters,
     loss: Callable[[Callable[..., object]], Tensor],
-    learning_rates: Sequence[float],
+    learning_rates: Sequence[Rate],
     second_order: bool,
 ) -> dict[str, Tensor]:
     current = dict(parameters)
@@ -62,7 +65,8 @@ def _descend(
 
         gradients = torch.autograd.grad(loss(forward), tuple(current.values()), create_graph=second_order)
         current = {
-            name: value - rate * gradient for (name, value), gradient in zip(current.items(), gradients, strict=True)
+            name: value - (rate[name] if isinstance(rate, Mapping) else rate) * gradient
+            for (name, value), gradient in zip(current.items(), gradients, strict=True)
         }
     return current
 
@@ -71,7 +75,7 @@ def _descend_higher(
     module: nn.Module,
     parameters: Parameters,
     loss: Callable[[Callable[..., object]], Tensor],
-    learning_rates: Sequence[float],
+    learning_rates: Sequence[Rate],
     second_order: bool,
 ) -> dict[str, Tensor]:
     import higher  # needed by this engine only

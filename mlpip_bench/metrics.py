@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
+from torch.nn.functional import one_hot
+
+from mlpip_bench.api import TaskKind
+from mlpip_bench.results import mean_ci95
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,87 @@ def _nll(predictive: Distribution, y: Tensor) -> Tensor:
     return -log_density.mean(-1)
 
 
+def _brier(predictive: Distribution, y: Tensor) -> Tensor:
+    probs: Tensor = predictive.probs  # type: ignore[attr-defined]
+    return (probs - one_hot(y, probs.shape[-1])).square().sum(-1).mean(-1)
+
+
+def _binned(predictive: Distribution, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Top probability and whether its class is right, ``[task, point]``, and membership ``[task, point, bin]``.
+
+    On the CPU, whose sums do not depend on the order of parallel work.
+    """
+    probs: Tensor = predictive.probs.cpu()  # type: ignore[attr-defined]
+    confidence, choice = probs.max(-1)
+    inner_edges = torch.linspace(0, 1, ECE_BINS + 1, dtype=probs.dtype)[1:-1]
+    member = one_hot(torch.bucketize(confidence, inner_edges), ECE_BINS)  # a bin is (lower, upper]
+    return confidence, (choice == y.cpu()).to(probs.dtype), member.to(probs.dtype)
+
+
+def _ece(predictive: Distribution, y: Tensor) -> Tensor:
+    confidence, hit, member = _binned(predictive, y)
+    gap = (confidence - hit).unsqueeze(-1) * member
+    return (gap * gap.sum((0, 1)).sign()).sum(-1).mean(-1)
+
+
+def reliability(predictive: Distribution, y: Tensor) -> dict[str, tuple[float, ...]]:
+    """The bins of :data:`ECE` that a reliability diagram shows; 0 throughout where a bin is empty.
+
+    Args:
+        predictive: over classes, with batch shape ``(task, point)``: all test tasks at once.
+        y: targets ``[task, point]``.
+
+    Returns:
+        For each bin ``count`` of its queries, their mean ``confidence`` and ``accuracy``, and
+        ``accuracy_ci95``, the Student-t 95 % half-width over the tasks that have queries in the bin.
+        Accuracy is a ratio of two sums over tasks, right queries / queries, so its half-width is that
+        of the mean of the ratio's linearisation, (right - accuracy x queries) / (queries a task). That
+        sees no spread where all are right, or all wrong: there it is the exact binomial bound for as many
+        tasks. It is at most 1, which says nothing of an accuracy, as for a bin with queries of one task.
+    """
+    confidence, hit, member = _binned(predictive, y)
+    queries, right = member.sum(1), (hit.unsqueeze(-1) * member).sum(1)  # [task, bin]
+    count = queries.sum(0)
+    accuracy = right.sum(0) / count.clamp(min=1)
+    residual = right - accuracy * queries
+    ci95 = [0.0] * ECE_BINS
+    for b in count.nonzero().flatten().tolist():
+        in_bin = residual[queries[:, b] > 0, b]
+        tasks = len(in_bin)
+        half_width = mean_ci95((in_bin * tasks / count[b]).tolist())[1]
+        ci95[b] = min(half_width, 1.0) if 0 < accuracy[b] < 1 else 1 - 0.025 ** (1 / tasks)
+    return {
+        "count": tuple(count.tolist()),
+        "confidence": tuple(((confidence.unsqueeze(-1) * member).sum((0, 1)) / count.clamp(min=1)).tolist()),
+        "accuracy": tuple(accuracy.tolist()),
+        "accuracy_ci95": tuple(ci95),
+    }
+
+
 ACCURACY = Metric("accuracy", "fraction", "higher", _accuracy)
 """Share of queries whose class is the argmax of the mean predictive probability (not of mean raw logits)."""
 
 NLL = Metric("nll", "nats per query", "lower", _nll)
 """Negative log predictive density, averaged over a task's queries (paper, Table 2)."""
+
+BRIER = Metric("brier", "squared error per query", "lower", _brier)
+"""Sum over classes of (probability - [class is right])^2, from 0 to 2, averaged over a task's queries (Brier 1950)."""
+
+ECE_BINS = 15
+"""Equal-width bins of the top probability, as in Guo et al. 2017."""
+
+ECE = Metric("ece", "fraction", "lower", _ece)
+"""Expected calibration error (Guo et al. 2017): |accuracy - mean confidence| of a bin, weighted by its queries.
+
+The bins pool the queries of all tasks that come in one call, which must be all test tasks: a task has too few queries
+to fill the bins, and noise in a bin adds to its error whatever its sign. Since |accuracy - confidence| of a bin is
+sign x (confidence - accuracy), the error is exactly the mean over queries of s (confidence - hit), where hit is 0 or 1
+and s the sign of the query's pooled bin. A task's score is that mean over its own queries. It may be negative, but
+the mean over tasks is the pooled error, and the Student-t interval over tasks is the delta method's, with the signs
+held fixed. A perfectly calibrated model still scores a little above 0.
+"""
+
+VALIDATION: Mapping[TaskKind, tuple[Metric, ...]] = MappingProxyType(
+    {"classification": (ACCURACY, NLL), "regression": (NLL,)}
+)
+"""What validation measures; the first metric chooses the best model."""

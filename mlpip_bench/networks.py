@@ -19,6 +19,7 @@ from mlpip_bench.normalization import (
     cat_statistics,
     task_statistics,
 )
+from mlpip_bench.tasks import Labelled
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class ExtractorSpec:
     """Shape of a feature extractor.
 
     Attributes:
-        image_shape: ``(channel, height, width)`` of the input.
-        blocks: number of convolutional blocks.
+        image_shape: ``(channel, height, width)`` of the input; ``(dimension, 1, 1)`` for vectors.
+        blocks: number of convolutional blocks; without any, the features are the inputs.
         channels: filters of each block.
         ceil_mode: whether pooling rounds sizes up (the paper's SAME) or down (VALID).
         dropout: probability of dropping an activation where a method trains with dropout.
@@ -42,10 +43,10 @@ class ExtractorSpec:
     @property
     def features(self) -> int:
         """Dimension of h(x); 256 for the paper's data sets."""
-        height, width = self.image_shape[1:]
+        channels, height, width = self.image_shape
         for _ in range(self.blocks):
             height, width = (math.ceil(s / 2) if self.ceil_mode else s // 2 for s in (height, width))
-        return self.channels * height * width
+        return (self.channels if self.blocks else channels) * height * width
 
 
 def truncated_xavier_(weight: Tensor) -> None:
@@ -111,7 +112,7 @@ class FeatureExtractor(nn.Module):
         Returns:
             Features, and the support statistics.
         """
-        if x.device.type == "cpu" and x.shape[0] > 1:
+        if x.device.type == "cpu" and x.shape[0] > 1 and self.blocks:
             # A task at a time: its activations stay in the cache, about twice as fast as a flat batch.
             return self._task_by_task(x, support, track)
         # channels_last speeds up CPU convolutions and leaves their values as they are.
@@ -143,6 +144,11 @@ def mlp(*sizes: int) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+def std_from_log_variance(log_variance: Tensor) -> Tensor:
+    """Standard deviation; the clamp to [-20, 10] keeps it finite, and above 0, whatever training does."""
+    return (log_variance.clamp(-20.0, 10.0) / 2).exp()
+
+
 class AmortizationNetwork(nn.Module):
     """Class-mean features to a factorised Gaussian over the class's weights and bias (paper, Eq. 5).
 
@@ -151,21 +157,51 @@ class AmortizationNetwork(nn.Module):
 
     Args:
         features: dimension of h(x).
-        log_variance_range: clamp of the log-variances; keeps the variance finite whatever training does.
     """
 
-    def __init__(self, features: int, log_variance_range: tuple[float, float] = (-20.0, 10.0)) -> None:
+    def __init__(self, features: int) -> None:
         super().__init__()
         self.weight_mean = mlp(features, features, features, features)
         self.weight_log_variance = mlp(features, features, features, features)
         self.bias_mean = mlp(features, features, features, 1)
         self.bias_log_variance = mlp(features, features, features, 1)
-        self.log_variance_range = log_variance_range
 
     def forward(
-        self, class_means: Float[Tensor, "task way feature"]
+        self, features: Float[Tensor, "task point feature"], data: Labelled
     ) -> tuple[Float[Tensor, "task way feature_and_bias"], Float[Tensor, "task way feature_and_bias"]]:
-        """Mean and standard deviation of psi = (w_c, b_c), the bias last."""
-        mean = torch.cat([self.weight_mean(class_means), self.bias_mean(class_means)], -1)
-        log_variance = torch.cat([self.weight_log_variance(class_means), self.bias_log_variance(class_means)], -1)
-        return mean, (log_variance.clamp(*self.log_variance_range) / 2).exp()
+        """Mean and standard deviation of psi = (w_c, b_c), the bias last, from h(x) of the points of D."""
+        pooled = data.class_means(features)
+        mean = torch.cat([self.weight_mean(pooled), self.bias_mean(pooled)], -1)
+        log_variance = torch.cat([self.weight_log_variance(pooled), self.bias_log_variance(pooled)], -1)
+        return mean, std_from_log_variance(log_variance)
+
+
+class LinearAmortization(nn.Module):
+    """Regression: mean and log-variance of psi linear in the sum over D of y (h(x), 1).
+
+    Without inputs that is the sum of the observations, the amortisation of the paper's toy
+    experiment (section 5.1).
+
+    Args:
+        features: dimension of h(x).
+    """
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.mean = mlp(features + 1, features + 1)
+        self.log_variance = nn.Linear(features + 1, features + 1)
+        nn.init.zeros_(self.log_variance.weight)  # the prior's variance; a sum may be large, and so its exponential
+        nn.init.zeros_(self.log_variance.bias)
+
+    def forward(
+        self, features: Float[Tensor, "task point feature"], data: Labelled
+    ) -> tuple[Float[Tensor, "task 1 feature_and_bias"], Float[Tensor, "task 1 feature_and_bias"]]:
+        """Mean and standard deviation of psi, from h(x) of the points of D and their targets."""
+        with_one = F.pad(features, (0, 1), value=1.0)
+        pooled = (data.y.unsqueeze(-1) * with_one).sum(1, keepdim=True)
+        return self.mean(pooled), std_from_log_variance(self.log_variance(pooled))
+
+
+def amortization(features: int, *, regression: bool) -> AmortizationNetwork | LinearAmortization:
+    """The amortisation network of a problem, the same for every method that amortises a Gaussian."""
+    return LinearAmortization(features) if regression else AmortizationNetwork(features)

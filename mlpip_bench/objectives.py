@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, kl_divergence
 
+from mlpip_bench.distributions import MonteCarloMixture
 from mlpip_bench.tasks import Labelled
 
 
@@ -22,3 +23,26 @@ def mlpip_loss(predictive: Distribution, query: Labelled) -> Float[Tensor, ""]:
     """
     log_density: Tensor = predictive.log_prob(query.y)
     return -log_density.mean()
+
+
+def elbo(
+    conditional: MonteCarloMixture, data: Labelled, psi: Distribution, prior: Distribution, beta: float = 1.0
+) -> Float[Tensor, " task"]:
+    """Evidence lower bound of each task, the summand of the paper's Eq. for variational inference.
+
+    ``sum over D of 1/L sum_l log p(y | x, psi_l) - beta KL[q(psi | D) || p(psi)]``: a mean of logs,
+    where ML-PIP has the log of a mean. The sum over D is literal, so the KL weighs the more, the
+    smaller D is.
+
+    Args:
+        conditional: its components are p(y | x, psi_l), batch shape ``[sample, task, point]``.
+        data: D.
+        psi: q(psi | D) with batch shape ``[task, ...]``; its KL to the prior is taken in closed form.
+        prior: p(psi).
+        beta: weight of the KL; 1 is the bound, anything below is not one.
+
+    Returns:
+        Nats per task.
+    """
+    log_likelihood: Tensor = conditional.components.log_prob(data.y).mean(0).sum(-1)
+    return log_likelihood - beta * kl_divergence(psi, prior).flatten(1).sum(-1)

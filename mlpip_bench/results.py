@@ -42,6 +42,9 @@ class Scores:
         way, shot, queries: the test condition; queries are per class.
         model: ``best`` (on validation) or ``last`` (of training).
         per_task: one score a test task, in the order of the bench's fixed task stream.
+        condition: what else of the test condition differs from the bench's own, by name; for example
+            ``{"asked": "one at a time"}`` or ``{"steps": 10}``. Scores of unlike conditions never mix.
+        detail: numbers that a figure of the metric needs beyond the scores, by name.
     """
 
     __pydantic_config__: ClassVar = _STRICT
@@ -54,6 +57,8 @@ class Scores:
     queries: int
     model: Model
     per_task: tuple[float, ...]
+    condition: Mapping[str, str | int | float] = field(default_factory=dict)
+    detail: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.per_task or not all(math.isfinite(s) for s in self.per_task):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import time
 import traceback
@@ -16,17 +17,19 @@ import torch
 
 import mlpip_bench
 from mlpip_bench import registry, results
-from mlpip_bench.api import EvalProtocol, Method, Problem, Resolved, TrainingPlan, resolve
+from mlpip_bench.api import EvalProtocol, Method, Problem, Resolved, TaskKind, TrainingPlan, resolve
 from mlpip_bench.benches import PRESETS, TEST_QUERIES, BenchSpec, parse_bench
 from mlpip_bench.datasets.base import ImageDataset
 from mlpip_bench.datasets.catalog import DataOptions, SourceChoice, load
+from mlpip_bench.datasets.linear_gaussian import LinearGaussian, LinearGaussianStream
 from mlpip_bench.device import environment, keep_freed_memory, resolve_device
 from mlpip_bench.errors import CellError, UserError, unknown_name
 from mlpip_bench.evaluate import Evaluation, is_inductive
+from mlpip_bench.metrics import VALIDATION
 from mlpip_bench.normalization import NORM_MODES, NormMode
 from mlpip_bench.progress import Reporter
 from mlpip_bench.results import Record, Scores
-from mlpip_bench.tasks import ImagePool, TaskShape, TaskStream, seed_from
+from mlpip_bench.tasks import ImagePool, Stream, TaskStream, seed_from
 from mlpip_bench.train import State, TrainingState, load_checkpoint, train
 
 Overwrite = Literal["never", "failed", "always"]
@@ -38,9 +41,10 @@ class RunConfig:
     """What a user asks for.
 
     Attributes:
-        methods, benches, protocols: names.
+        methods, benches: names.
+        protocols: names; each is measured where it applies.
         seeds: training seeds.
-        norm: normalisation mode of all methods.
+        norms: normalisation modes; all methods are run in each.
         preset: budget.
         queries: queries per class at test.
         overrides: fields of plan or settings, for all methods (key ``"*"``) or by method.
@@ -54,7 +58,7 @@ class RunConfig:
     benches: tuple[str, ...]
     protocols: tuple[str, ...] = ("accuracy", "nll")
     seeds: tuple[int, ...] = (0,)
-    norm: NormMode = DEFAULT_NORM
+    norms: tuple[NormMode, ...] = (DEFAULT_NORM,)
     preset: str = "quick"
     queries: int = TEST_QUERIES
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -73,7 +77,8 @@ class Cell:
     Attributes:
         bench, method, seed: which cell.
         plan, settings, norm, preset, queries: how it is trained and tested.
-        dataset: its images.
+        protocols: what is measured, of what was asked for: those that apply to its bench and method.
+        dataset: where its tasks come from.
         device: where it runs.
     """
 
@@ -85,13 +90,14 @@ class Cell:
     norm: NormMode
     preset: str
     queries: int
-    dataset: ImageDataset
+    protocols: tuple[str, ...]
+    dataset: ImageDataset | LinearGaussian
     device: torch.device
 
     @property
     def title(self) -> str:
         """For messages."""
-        return f"{self.bench.name} {self.method} seed {self.seed}"
+        return f"{self.bench.name} {self.method} {self.norm} seed {self.seed}"
 
     @property
     def config(self) -> dict[str, Any]:
@@ -161,7 +167,7 @@ def plan_cells(config: RunConfig) -> list[Cell]:
             cannot give, or a damaged checkpoint.
     """
     for kind, value, known in (
-        ("norm", config.norm, NORM_MODES),
+        *(("norm", norm, NORM_MODES) for norm in config.norms),
         ("preset", config.preset, PRESETS),
         ("overwrite", config.overwrite, get_args(Overwrite)),
         ("source", config.source, get_args(SourceChoice)),
@@ -172,6 +178,7 @@ def plan_cells(config: RunConfig) -> list[Cell]:
         ("method", config.methods),
         ("bench", config.benches),
         ("protocol", config.protocols),
+        ("norm", config.norms),
         ("seed", config.seeds),
     ):
         if not values:
@@ -182,18 +189,21 @@ def plan_cells(config: RunConfig) -> list[Cell]:
         raise UserError(f"--queries must be at least 1; got {config.queries}.")
     device = resolve_device(config.device)
     plugins = {name: registry.method(name) for name in config.methods}
-    for name in config.protocols:
-        registry.protocol(name)
+    protocols = {name: registry.protocol(name)() for name in config.protocols}
     for name in set(config.overrides) - {"*"} - set(plugins):
         if name not in (installed := registry.method_names()):
             raise unknown_name("method in --set", name, installed)
         raise UserError(f"--set names a method of the run; {name!r} is not among --methods {','.join(plugins)}.")
     benches = [parse_bench(name) for name in config.benches]
+    for bench, (name, plugin) in itertools.product(benches, plugins.items()):
+        if bench.data.kind not in plugin.handles:
+            able = [other for other in registry.method_names() if _handles(other, bench.data.kind)]
+            raise UserError(
+                f"a method must handle a bench's kind of task; {bench.name} is {bench.data.kind} and {name} handles "
+                f"{' and '.join(plugin.handles)}. Methods for {bench.name}: {', '.join(able)}."
+            )
     resolved = {(bench, name): _resolve(config, bench, name, plugins[name]) for bench in benches for name in plugins}
-    datasets = {
-        dataset: load(dataset, source=config.source, data_root=config.data_root, options=config.data)
-        for dataset in dict.fromkeys(bench.dataset for bench in benches)
-    }
+    datasets = {name: _load(bench, config) for name, bench in {bench.dataset: bench for bench in benches}.items()}
     cells = [
         Cell(
             bench=bench,
@@ -201,13 +211,15 @@ def plan_cells(config: RunConfig) -> list[Cell]:
             seed=seed,
             plan=resolved[bench, name].plan,
             settings=resolved[bench, name].settings,
-            norm=config.norm,
+            norm=norm,
             preset=config.preset,
             queries=config.queries,
+            protocols=_applicable(protocols, bench, name, resolved[bench, name].settings),
             dataset=datasets[bench.dataset],
             device=device,
         )
         for bench in benches
+        for norm in config.norms
         for seed in config.seeds
         for name in plugins
     ]
@@ -216,32 +228,60 @@ def plan_cells(config: RunConfig) -> list[Cell]:
     return cells
 
 
+def _handles(name: str, kind: TaskKind) -> bool:
+    try:
+        return kind in registry.method(name).handles
+    except UserError:  # somebody's broken plugin is no help here
+        return False
+
+
+def _load(bench: BenchSpec, config: RunConfig) -> ImageDataset | LinearGaussian:
+    if bench.data.noise_std is not None:
+        return LinearGaussian(bench.data.extractor.features, bench.data.noise_std)
+    return load(bench.dataset, source=config.source, data_root=config.data_root, options=config.data)
+
+
+def _applicable(protocols: Mapping[str, EvalProtocol], bench: BenchSpec, method: str, settings: Any) -> tuple[str, ...]:
+    found = tuple(n for n, p in protocols.items() if bench.data.kind in p.handles and p.applies(settings))
+    if not found:
+        raise UserError(
+            f"a protocol must apply to bench and method; of {', '.join(protocols)} none does to {method} on "
+            f"{bench.name} ({bench.data.kind}). See: list protocols."
+        )
+    return found
+
+
 def _resolve(config: RunConfig, bench: BenchSpec, name: str, plugin: type[Method[Any]]) -> Resolved:
     overrides = {**config.overrides.get("*", {}), **config.overrides.get(name, {})}
     default = bench.data.budgets[config.preset]
     return resolve(plugin, name, default, config.preset, (bench.dataset, bench.name), overrides)
 
 
-def task_streams(cell: Cell, device: torch.device) -> dict[str, TaskStream]:
+def task_streams(cell: Cell, device: torch.device) -> dict[str, Stream]:
     """The three task streams of a cell; no seed of theirs names the method.
 
     Validation and test tasks are the same for all training seeds too, so seeds can be compared task by task.
     """
     bench = cell.bench
-    train_shape = bench.task_shape(cell.plan.train_queries)
+    shapes = {split: bench.task_shape(queries) for split, queries in _queries(cell).items()}
+    seeds: dict[str, tuple[str | int, ...]] = {split: (bench.name, split) for split in shapes}
+    seeds["train"] += (cell.seed,)
+    if isinstance(cell.dataset, LinearGaussian):
+        return {s: LinearGaussianStream(cell.dataset, shapes[s], device, *seeds[s]) for s in shapes}
     splits = cell.dataset.splits
-    # Validation never stands in the way of a bench: its way and queries shrink to what its classes allow.
-    spare = int(splits["validation"].counts.min()) - bench.shot
-    validation_shape = TaskShape(
-        way=min(bench.way, splits["validation"].num_classes), shots=bench.shot, queries=max(1, min(TEST_QUERIES, spare))
-    )
-    test_shape = bench.task_shape(cell.queries)
-    pools = {split: ImagePool(data, device) for split, data in splits.items()}
-    return {
-        "train": TaskStream(pools["train"], train_shape, bench.name, "train", cell.seed, split="train"),
-        "validation": TaskStream(pools["validation"], validation_shape, bench.name, "validation", split="validation"),
-        "test": TaskStream(pools["test"], test_shape, bench.name, "test", split="test"),
-    }
+    # Validation never stands in the way of a bench: its way shrinks to what its classes allow.
+    way = min(bench.way, splits["validation"].num_classes)
+    shapes["validation"] = dataclasses.replace(shapes["validation"], way=way)
+    return {s: TaskStream(ImagePool(splits[s], device), shapes[s], *seeds[s], split=s) for s in shapes}
+
+
+def _queries(cell: Cell) -> dict[str, int]:
+    """Queries per class of each split; in validation as many as the poorest class allows, at most 15."""
+    validation = TEST_QUERIES
+    if isinstance(cell.dataset, ImageDataset):
+        spare = int(cell.dataset.splits["validation"].counts.min()) - cell.bench.shot
+        validation = max(1, min(validation, spare))
+    return {"train": cell.plan.train_queries, "validation": validation, "test": cell.queries}
 
 
 def _check(cell: Cell, folder: Path) -> None:
@@ -269,7 +309,7 @@ def run(cells: Sequence[Cell], config: RunConfig, reporter: Reporter) -> Summary
         if config.overwrite == "never" and failure.exists():
             skipped.append((cell.title, f"failed before ({failure}); --overwrite failed runs it again"))
             continue
-        wanted = [p for p in config.protocols if config.overwrite == "always" or cell.record_key(p) not in present]
+        wanted = [p for p in cell.protocols if config.overwrite == "always" or cell.record_key(p) not in present]
         if not wanted:
             skipped.append((cell.title, "its records are there; --overwrite always runs it again"))
             continue
@@ -312,18 +352,15 @@ def _run_cell(cell: Cell, protocols: Sequence[str], config: RunConfig, reporter:
             cell.plan,
             streams["train"],
             streams["validation"],
+            metrics=VALIDATION[cell.bench.data.kind],
             seed=cell.seed,
             checkpoint=checkpoint,
             step=step,
         )
     began = time.monotonic()
-    evaluations = list(_evaluations(cell, method, trained, streams["test"], reporter))
+    scores = _measure(cell, method, trained, streams["test"], {p: registry.protocol(p)() for p in protocols}, reporter)
     inductive = is_inductive(method, streams["test"].batch(0, 1))
     for name in protocols:
-        protocol: EvalProtocol = registry.protocol(name)()
-        scores: list[Scores] = []
-        for evaluation in evaluations:
-            scores += protocol.measure(evaluation)
         yield Record(
             key=cell.record_key(name),
             bench=cell.bench.name,
@@ -334,7 +371,7 @@ def _run_cell(cell: Cell, protocols: Sequence[str], config: RunConfig, reporter:
             inductive=inductive,
             config=cell.config,
             data=cell.data,
-            scores=tuple(scores),
+            scores=tuple(scores[name]),
             parameters=sum(p.numel() for p in method.parameters()),
             training={
                 "iterations": trained.iteration,
@@ -351,25 +388,32 @@ def _run_cell(cell: Cell, protocols: Sequence[str], config: RunConfig, reporter:
 def build_method(cell: Cell) -> Method[Any]:
     """A cell's method with its seeded initial parameters, on its device."""
     plugin = registry.method(cell.method)
-    problem = Problem(cell.bench.data.extractor, cell.norm, cell.bench.way)
+    data = cell.bench.data
+    problem = Problem(data.extractor, cell.norm, cell.bench.way, data.noise_std)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_from("initialisation", cell.seed))
         return plugin(problem, cell.settings).to(cell.device)
 
 
-def _evaluations(
-    cell: Cell, method: Method[Any], trained: TrainingState, test: TaskStream, reporter: Reporter
-) -> Iterator[Evaluation]:
-    """The best model and the last; predictions are made here, under a bar, and once if the two are one."""
+def _measure(
+    cell: Cell,
+    method: Method[Any],
+    trained: TrainingState,
+    test: Stream,
+    protocols: Mapping[str, EvalProtocol],
+    reporter: Reporter,
+) -> dict[str, list[Scores]]:
+    """Scores by protocol of the best model, then of the last one; measured once if the two are one."""
 
-    def tested(model: results.Model, state: State) -> Evaluation:
+    def measured(model: results.Model, state: State) -> dict[str, list[Scores]]:
         method.load_state_dict(state)
-        with reporter.stage(f"{cell.title}: testing the {model} model", cell.plan.test_tasks) as step:
-            evaluation = Evaluation(method, model, test, cell.plan.test_tasks, step)
-            evaluation.predictions  # noqa: B018  # computed while this state is loaded
-        return evaluation
+        evaluation = Evaluation(method, model, test, cell.plan.test_tasks, reporter, cell.title)
+        return {name: protocol.measure(evaluation) for name, protocol in protocols.items()}
 
-    best = tested("best", trained.best_model)
-    yield best
-    one = trained.best_iteration == trained.iteration
-    yield best.relabelled("last") if one else tested("last", trained.model)
+    if trained.best_iteration == trained.iteration:
+        best = measured("best", trained.best_model)
+        last = {name: [dataclasses.replace(s, model="last") for s in scores] for name, scores in best.items()}
+    else:
+        last = measured("last", trained.model)
+        best = measured("best", trained.best_model)  # after the other: the method holds it from here on
+    return {name: best[name] + last[name] for name in protocols}

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor
 from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.errors import UserError
 
-_BLOCK = 128  # tasks drawn at once; fixed, because a task's identity depends on it
+BLOCK = 128  # tasks drawn at once; fixed, because a task's identity depends on it
 
 
 def seed_from(*components: str | int) -> int:
@@ -32,12 +34,13 @@ class Labelled:
 
     Attributes:
         x: inputs ``[task, point, ...]``.
-        y: targets ``[task, point]``; class indices ``0 .. way-1`` where the task is classification.
-        way: number of classes of each task.
+        y: targets ``[task, point]``; class indices ``0 .. way-1`` where the task is classification,
+            real numbers in regression.
+        way: number of classes of each task; 1 in regression.
     """
 
     x: Float[Tensor, "task point ..."]
-    y: Int[Tensor, "task point"]
+    y: Int[Tensor, "task point"] | Float[Tensor, "task point"]
     way: int
 
     @property
@@ -71,13 +74,19 @@ class TaskBatch:
     support: Labelled
     query: Labelled
 
+    @property
+    def merged(self) -> Labelled:
+        """All points of each task, without the split."""
+        x, y = (torch.cat([getattr(self.support, name), getattr(self.query, name)], 1) for name in ("x", "y"))
+        return Labelled(x, y, self.support.way)
+
 
 @dataclass(frozen=True)
 class TaskShape:
     """Way, shots and queries of a task.
 
     Attributes:
-        way: classes of a task.
+        way: classes of a task; 1 in regression.
         shots: support points per class: one number, or one per class of a task.
         queries: query points per class.
     """
@@ -89,9 +98,9 @@ class TaskShape:
     def __post_init__(self) -> None:
         if isinstance(self.shots, tuple) and len(self.shots) != self.way:
             raise UserError(f"shots need one number per class: got {len(self.shots)} for {self.way} classes.")
-        if self.way < 2 or min(self.shots_per_class) < 1 or self.queries < 1:
+        if self.way < 1 or min(self.shots_per_class) < 1 or self.queries < 1:
             raise UserError(
-                f"a task needs at least 2 classes, 1 shot and 1 query; got way {self.way}, shots {self.shots}, "
+                f"a task needs at least 1 class, 1 shot and 1 query; got way {self.way}, shots {self.shots}, "
                 f"queries {self.queries}."
             )
 
@@ -180,12 +189,39 @@ class ImagePool:
         return TaskBatch(labelled(indices.support, indices.support_y), labelled(indices.query, indices.query_y))
 
 
+class Stream(Protocol):
+    """An endless, fixed sequence of tasks; task ``i`` is a function of the named seed and ``i`` alone.
+
+    Attributes:
+        shape: way, shots and queries of its tasks.
+        seed: the components of its name.
+        device: where its tensors are.
+    """
+
+    shape: TaskShape
+    seed: tuple[str | int, ...]
+    device: torch.device
+
+    def batch(self, first: int, tasks: int) -> TaskBatch:
+        """Tasks ``first .. first+tasks-1``."""
+
+
+def blocks(first: int, tasks: int) -> Iterator[tuple[int, slice]]:
+    """Numbers of the blocks that hold the tasks ``first .. first+tasks-1``, and their rows in each."""
+    for block in range(first // BLOCK, (first + tasks - 1) // BLOCK + 1):
+        yield block, slice(max(first - block * BLOCK, 0), first + tasks - block * BLOCK)
+
+
+def block_generator(seed: tuple[str | int, ...], block: int) -> np.random.Generator:
+    """The generator of a block; Philox is counter-based and gives the same stream on every platform."""
+    return np.random.Generator(np.random.Philox(seed_from(*seed, "block", block)))
+
+
 class TaskStream:
-    """An endless, fixed sequence of tasks.
+    """A stream of tasks cut out of a pool of images.
 
     Task ``i`` is a function of the pool, the shape and the named seed alone: neither the batch size
-    nor the device nor the method can change it. Philox is NumPy's counter-based bit generator, whose
-    stream is the same on every platform.
+    nor the device nor the method can change it.
     """
 
     def __init__(self, pool: ImagePool, shape: TaskShape, *seed: str | int, split: str = "") -> None:
@@ -193,18 +229,17 @@ class TaskStream:
         self.pool = pool
         self.shape = shape
         self.seed = seed
+        self.device = pool.device
         self._block = functools.lru_cache(maxsize=2)(self._draw_block)
 
     def _draw_block(self, block: int) -> TaskIndices:
-        rng = np.random.Generator(np.random.Philox(seed_from(*self.seed, "block", block)))
-        return self.pool.draw(self.shape, _BLOCK, rng)
+        return self.pool.draw(self.shape, BLOCK, block_generator(self.seed, block))
 
     def indices(self, first: int, tasks: int) -> TaskIndices:
         """Classes and images of tasks ``first .. first+tasks-1``."""
         parts = []
-        for block in range(first // _BLOCK, (first + tasks - 1) // _BLOCK + 1):
+        for block, rows in blocks(first, tasks):
             drawn = self._block(block)
-            rows = slice(max(first - block * _BLOCK, 0), first + tasks - block * _BLOCK)
             parts.append((drawn.classes[rows], drawn.support[rows], drawn.query[rows]))
         classes, support, query = (torch.cat(columns) for columns in zip(*parts, strict=True))
         return TaskIndices(classes, support, query, drawn.support_y, drawn.query_y)

@@ -7,6 +7,7 @@ import io
 import math
 import time
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from torch import Tensor
 from mlpip_bench.api import Method, TrainingPlan
 from mlpip_bench.errors import CellError, UserError
 from mlpip_bench.evaluate import predict, score
-from mlpip_bench.metrics import ACCURACY, NLL
+from mlpip_bench.metrics import Metric
 from mlpip_bench.progress import Step
 from mlpip_bench.results import write_atomically
-from mlpip_bench.tasks import TaskStream, seed_from
+from mlpip_bench.tasks import Stream, seed_from
 
 _CHECKPOINT_SECONDS = 20.0
 
@@ -34,7 +35,7 @@ class TrainingState:
     Attributes:
         iteration: optimiser steps done.
         model, optimizer: states after them.
-        best_model, best_iteration, best_accuracy: the best on validation so far.
+        best_model, best_iteration, best_score: the best on validation so far, by the first of the metrics.
         history: one entry a validation.
         seconds: wall-clock seconds of training and validation.
     """
@@ -44,7 +45,7 @@ class TrainingState:
     optimizer: dict[str, Any]
     best_model: State = field(default_factory=dict)
     best_iteration: int = -1
-    best_accuracy: float = -math.inf
+    best_score: float = -math.inf
     history: list[dict[str, float]] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -76,9 +77,10 @@ def load_checkpoint(path: Path) -> TrainingState:
 def train(
     method: Method[Any],
     plan: TrainingPlan,
-    training: TaskStream,
-    validation: TaskStream,
+    training: Stream,
+    validation: Stream,
     *,
+    metrics: Sequence[Metric],
     seed: int,
     checkpoint: Path,
     step: Step | None = None,
@@ -87,29 +89,33 @@ def train(
 
     An iteration is a function of the state before it and of its number alone: its tasks come from a
     fixed stream and its noise from a seed of its own. So a resumed run gives the numbers of an
-    uninterrupted one, on a CPU bit for bit.
+    uninterrupted one, on a CPU bit for bit. A method without parameters has nothing to train: it is
+    validated once.
 
     Args:
         method: on its device; holds the last state afterwards.
         plan: budget and optimiser.
         training: training tasks, read from the start.
         validation: validation tasks, the same ones each time.
+        metrics: what validation measures; the first chooses the best model.
         seed: training seed.
         checkpoint: file that is written every 20 seconds, at each validation and at the end.
-        step: told the iterations done, with loss and validation accuracy.
+        step: told the iterations done, with the loss and the last validation.
 
     Raises:
-        CellError: loss, gradient or parameters are not finite; the checkpoint is the last good one.
+        CellError: loss, gradient or parameters are not finite (the checkpoint is the last good one), or
+            the loss is no scalar with a gradient.
         UserError: the checkpoint is damaged or cannot be written.
     """
-    optimizer = torch.optim.Adam(method.parameters(), lr=plan.learning_rate)
+    parameters = list(method.parameters())
+    # Adam takes no empty list.
+    optimizer = torch.optim.Adam(parameters or [torch.zeros(0)], lr=plan.learning_rate)
     state = load_checkpoint(checkpoint) if checkpoint.exists() else _start(method, optimizer)
     method.load_state_dict(state.model)
     optimizer.load_state_dict(state.optimizer)
-    device = training.pool.device
+    device = training.device
     before, began = state.seconds, time.monotonic()
     saved = began
-    accuracy = f"val {state.history[-1]['accuracy']:.1%}" if state.history else ""
 
     def save() -> None:
         nonlocal saved
@@ -129,21 +135,26 @@ def train(
                     group["lr"] = plan.learning_rate * 0.5 ** (state.iteration // plan.halve_every)
             method.train()
             loss = method.loss(training.batch(state.iteration * plan.tasks_per_batch, plan.tasks_per_batch))
+            if not (isinstance(loss, Tensor) and loss.dim() == 0 and (loss.requires_grad or not parameters)):
+                came = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+                raise CellError(
+                    f"loss must return a scalar tensor with a gradient; {type(method).__name__}'s is {came}."
+                )
             if not math.isfinite(value := loss.item()):
                 raise CellError(_not_finite(f"the loss ({value})", state.iteration, checkpoint))
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            optimizer.step()
-            state.iteration += 1
+            if parameters:
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                optimizer.step()
+            state.iteration += 1 if parameters else plan.iterations
             last = state.iteration == plan.iterations
             if last or state.iteration % plan.validate_every == 0:
-                _validate(state, method, validation, plan.validation_tasks, value)
-                accuracy = f"val {state.history[-1]['accuracy']:.1%}"
+                _validate(state, method, validation, plan.validation_tasks, metrics, value)
                 save()
             elif time.monotonic() - saved > _CHECKPOINT_SECONDS:
                 save()
             if step is not None:
-                step(state.iteration, f"loss {value:.3f} {accuracy}")
+                step(state.iteration, f"loss {value:.3f} {_latest(state, metrics[0])}")
     return state
 
 
@@ -151,13 +162,24 @@ def _start(method: Method[Any], optimizer: torch.optim.Optimizer) -> TrainingSta
     return TrainingState(0, method.state_dict(), optimizer.state_dict())
 
 
-def _validate(state: TrainingState, method: Method[Any], stream: TaskStream, tasks: int, loss: float) -> None:
+def _validate(
+    state: TrainingState, method: Method[Any], stream: Stream, tasks: int, metrics: Sequence[Metric], loss: float
+) -> None:
     predictions = predict(method, stream, tasks)
-    accuracy, nll = (math.fsum(score(metric, predictions)) / tasks for metric in (ACCURACY, NLL))
-    state.history.append({"iteration": state.iteration, "loss": loss, "accuracy": accuracy, "nll": nll})
-    if accuracy > state.best_accuracy:
+    means = {metric.name: math.fsum(score(metric, predictions)) / tasks for metric in metrics}
+    state.history.append({"iteration": state.iteration, "loss": loss, **means})
+    sign = 1 if metrics[0].better == "higher" else -1
+    if sign * means[metrics[0].name] > state.best_score:
         state.best_model = copy.deepcopy(method.state_dict())
-        state.best_iteration, state.best_accuracy = state.iteration, accuracy
+        state.best_iteration, state.best_score = state.iteration, sign * means[metrics[0].name]
+
+
+def _latest(state: TrainingState, metric: Metric) -> str:
+    """The last validation, for the progress bar."""
+    if not state.history:
+        return ""
+    value = state.history[-1][metric.name]
+    return f"val {metric.name} {value:.1%}" if metric.unit == "fraction" else f"val {metric.name} {value:.3f}"
 
 
 def _not_finite(what: str, iteration: int, checkpoint: Path) -> str:

@@ -11,8 +11,9 @@ from mlpip_bench.results import Scores
 class NegativeLogLikelihood(EvalProtocol):
     """Held-out log-loss on the bench's fixed test tasks."""
 
-    description = "negative log predictive density of the queries; uniform guessing costs log(way) nats"
+    description = "negative log predictive density of the queries; guessing among classes costs log(way) nats"
     metrics = (NLL,)
+    handles = ("classification", "regression")
 
     def measure(self, evaluation: Evaluation) -> list[Scores]:
         """One mean over queries a test task."""

@@ -9,9 +9,9 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 from mlpip_bench.distributions import (
     Delta,
     MonteCarloMixture,
-    categorical_mixture,
-    linear_gaussian_logits,
-    linear_logits,
+    linear_gaussian_outputs,
+    linear_outputs,
+    sampled_predictive,
     to_float64,
 )
 
@@ -79,8 +79,8 @@ def test_logits_of_a_gaussian_classifier_have_the_moments_of_sampled_classifiers
     torch.manual_seed(0)
     features = torch.randn(2, 6, 3, dtype=torch.float64)
     psi = Normal(torch.randn(2, 4, 4, dtype=torch.float64), torch.rand(2, 4, 4, dtype=torch.float64) + 0.1)
-    logits = linear_gaussian_logits(features, psi)
-    draws = torch.stack([linear_logits(features, psi.sample()) for _ in range(20_000)])
+    logits = linear_gaussian_outputs(features, psi)
+    draws = torch.stack([linear_outputs(features, psi.sample()) for _ in range(20_000)])
     standard_error = logits.stddev / math.sqrt(len(draws))
     assert ((draws.mean(0) - logits.mean).abs() < 5 * standard_error).all()
     torch.testing.assert_close(draws.std(0), logits.stddev, rtol=0.05, atol=0)
@@ -89,7 +89,7 @@ def test_logits_of_a_gaussian_classifier_have_the_moments_of_sampled_classifiers
 def test_linear_logits_are_weights_times_features_plus_bias():
     features, psi = torch.randn(2, 6, 3, dtype=torch.float64), torch.randn(2, 4, 4, dtype=torch.float64)
     by_hand = torch.stack([features[t] @ psi[t, :, :3].T + psi[t, :, 3] for t in range(2)])
-    torch.testing.assert_close(linear_logits(features, psi), by_hand)
+    torch.testing.assert_close(linear_outputs(features, psi), by_hand)
 
 
 def two_way_integral(mean: np.ndarray, std: np.ndarray) -> float:
@@ -106,8 +106,8 @@ def test_predictive_of_gaussian_logits_approaches_the_exact_integral(mean, std):
     torch.manual_seed(0)
     logits = Normal(torch.tensor([[mean]], dtype=torch.float64), torch.tensor([[std]], dtype=torch.float64))
     exact = two_way_integral(np.array(mean), np.array(std))
-    fixed = float(categorical_mixture(logits, 100, fixed_noise=True).probs[0, 0, 0])
-    fresh = categorical_mixture(logits, 40_000, fixed_noise=False)
+    fixed = float(sampled_predictive(logits, 100, fixed_noise=True).probs[0, 0, 0])
+    fresh = sampled_predictive(logits, 40_000, fixed_noise=False)
     error = float(fresh.components.probs[..., 0].std()) / math.sqrt(40_000)
     assert abs(float(fresh.probs[0, 0, 0]) - exact) < 4 * error + 1e-12
     assert abs(fixed - exact) < 0.01  # plain sampling has a standard error of up to 0.05 at L = 100
@@ -115,8 +115,8 @@ def test_predictive_of_gaussian_logits_approaches_the_exact_integral(mean, std):
 
 def test_fixed_noise_makes_a_prediction_a_function_of_its_query_alone():
     logits = Normal(torch.randn(2, 6, 5), torch.rand(2, 6, 5) + 0.1)
-    together = categorical_mixture(logits, 50, fixed_noise=True).probs
-    alone = categorical_mixture(Normal(logits.mean[:1, 2:3], logits.stddev[:1, 2:3]), 50, fixed_noise=True).probs
+    together = sampled_predictive(logits, 50, fixed_noise=True).probs
+    alone = sampled_predictive(Normal(logits.mean[:1, 2:3], logits.stddev[:1, 2:3]), 50, fixed_noise=True).probs
     assert torch.equal(together[:1, 2:3], alone)
 
 

@@ -128,7 +128,7 @@ def test_tasks_that_the_data_cannot_give_are_refused_before_any_is_drawn(counts,
         assert text in str(error.value)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 0, 1), (5, 1, 0), (5, (1, 2), 1)])
+@pytest.mark.parametrize("shape", [(0, 1, 1), (5, 0, 1), (5, 1, 0), (5, (1, 2), 1)])
 def test_shapes_that_are_no_tasks_are_refused(shape):
     with pytest.raises(UserError):
         TaskShape(*shape)

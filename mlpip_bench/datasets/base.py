@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Source = Literal["real", "procedural"]
+Source = Literal["real", "procedural", "synthetic"]
 SPLITS = ("train", "validation", "test")
 
 
@@ -59,7 +59,8 @@ class ImageDataset:
 
     Attributes:
         name: what it is, for example ``omniglot`` or ``glyphs``.
-        source: ``real``, or ``procedural`` for an embedded stand-in.
+        source: ``real``, or ``procedural`` for an embedded stand-in. (``synthetic`` is for tasks that are
+            drawn from a known model and stand for nothing else.)
         splits: ``train``, ``validation`` and ``test``.
         options: the settings that made the arrays (split rule, resizing), as plain JSON values.
         fingerprint: SHA-256 over arrays, class names and options: equal data, equal fingerprint.

@@ -1,0 +1,76 @@
+"""Amortised MAP inference: Versa's amortisation network for the mean alone, with a prior on psi.
+
+psi: weights and bias of a linear classifier, one vector per class, a point mass predicted from the
+class's mean feature (paper, section 4, "amortized MAP inference").
+Reference: Qiao, Liu, Shen & Yuille, CVPR 2018; Gordon et al., ICLR 2019, section 4.
+
+Differences from Qiao et al.: the extractor is trained end to end with the network that predicts the
+weights, where theirs is pre-trained as a classifier and fixed; the weights are not bound to unit norm
+but have the prior N(0, prior_std^2 I), whose log-density enters the loss once per task, shared out
+over the points of D.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution
+
+from mlpip_bench.api import Method, Posterior, Problem
+from mlpip_bench.benches import PAPER_BUDGETS
+from mlpip_bench.distributions import Delta, linear_outputs
+from mlpip_bench.networks import FeatureExtractor, mlp
+from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.tasks import Labelled, TaskBatch
+
+
+@dataclass(frozen=True)
+class AmortizedMAPSettings:
+    """Settings of amortised MAP.
+
+    Attributes:
+        prior_std: standard deviation of the prior of each coordinate of psi.
+    """
+
+    prior_std: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.prior_std > 0:  # infinity leaves the prior out
+            raise ValueError(f"prior_std must be positive; got {self.prior_std}")
+
+
+class AmortizedMAP(Method[Delta]):
+    """A point estimate of the classifier from one forward pass."""
+
+    reference = "Qiao et al. 2018, Few-Shot Image Recognition by Predicting Parameters from Activations (CVPR)"
+    psi = "point mass at a linear classifier predicted from class means"
+    Settings = AmortizedMAPSettings
+    settings: AmortizedMAPSettings
+    presets: ClassVar = {"paper": PAPER_BUDGETS}
+
+    def __init__(self, problem: Problem, settings: AmortizedMAPSettings) -> None:
+        super().__init__(problem, settings)
+        features = problem.extractor.features
+        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
+        self.weight = mlp(features, features, features, features)
+        self.bias = mlp(features, features, features, 1)
+
+    def amortize(self, support: Labelled) -> Posterior[Delta]:
+        """Weights and bias of each class from its mean feature."""
+        features, statistics = self.extractor(support.x)
+        means = support.class_means(features)
+        return Posterior(Delta(torch.cat([self.weight(means), self.bias(means)], -1), event_dim=2), statistics)
+
+    def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
+        """Softmax of the linear classifier."""
+        features, _ = self.extractor(query_x, q.support)
+        return Categorical(logits=linear_outputs(features, q.psi.mean), validate_args=False)
+
+    def loss(self, batch: TaskBatch) -> Tensor:
+        """Cross-entropy of the queries, minus the prior's log-density per point of D (up to a constant)."""
+        q = self.amortize(batch.support)
+        penalty = q.psi.mean.square().flatten(1).sum(-1).mean() / (2 * self.settings.prior_std**2)
+        return mlpip_loss(self.predictive(q, batch.query.x), batch.query) + penalty / batch.support.y.shape[1]

@@ -1,0 +1,70 @@
+"""ANIL: MAML in which only the last layer adapts.
+
+psi: weights and bias of a linear classifier, a point mass after gradient steps from learned rows
+(paper, Eq. 6, with the extractor in theta).
+Reference: Raghu, Raghu, Bengio & Vinyals, ICLR 2020.
+
+Differences from their paper: the network is the bench's extractor for all methods alike, and the head
+starts at zero. Features are computed once a task, as the extractor is not adapted. Test tasks with
+more classes than the training way start the further classes from the mean of the learned rows.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical, Distribution
+
+from mlpip_bench.adaptation import StepSettings
+from mlpip_bench.api import Method, Posterior, Problem
+from mlpip_bench.distributions import Delta, linear_outputs
+from mlpip_bench.networks import FeatureExtractor
+from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.tasks import Labelled, TaskBatch
+
+
+class ANIL(Method[Delta]):
+    """Almost no inner loop: gradient steps on the classifier alone."""
+
+    reference = (
+        "Raghu et al. 2020, Rapid Learning or Feature Reuse? Towards Understanding the Effectiveness of MAML (ICLR)"
+    )
+    psi = "point mass at a linear classifier after a few gradient steps"
+    Settings = StepSettings
+    settings: StepSettings
+    presets: ClassVar = {"paper": {"*": {"learning_rate": 1e-3, "iterations": 30_000}}}
+    xfail_checks: ClassVar = {"class_relabelling": "every class starts from its own learned row of the head"}
+
+    def __init__(self, problem: Problem, settings: StepSettings) -> None:
+        super().__init__(problem, settings)
+        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
+        self.head = nn.Parameter(torch.zeros(problem.way, problem.extractor.features + 1))
+
+    def amortize(self, support: Labelled) -> Posterior[Delta]:
+        """Gradient steps on the head, all tasks at once: their losses are summed and share no parameter."""
+        features, statistics = self.extractor(support.x)
+        keep_graph = self.training and torch.is_grad_enabled()
+        missing = max(support.way - len(self.head), 0)
+        rows = torch.cat([self.head[: support.way], self.head.mean(0, keepdim=True).expand(missing, -1)])
+        psi = rows.expand(support.tasks, -1, -1)
+        with torch.enable_grad():
+            if not keep_graph:
+                psi, features = psi.detach().requires_grad_(), features.detach()
+            for rate in self.settings.rates(training=self.training):
+                log_likelihood = Categorical(logits=linear_outputs(features, psi), validate_args=False).log_prob(
+                    support.y
+                )
+                (gradient,) = torch.autograd.grad(log_likelihood.mean(1).sum(), psi, create_graph=keep_graph)
+                psi = psi + rate * gradient
+        return Posterior(Delta(psi if keep_graph else psi.detach(), event_dim=2), statistics)
+
+    def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
+        """Softmax of the adapted linear classifier."""
+        features, _ = self.extractor(query_x, q.support)
+        return Categorical(logits=linear_outputs(features, q.psi.mean), validate_args=False)
+
+    def loss(self, batch: TaskBatch) -> Tensor:
+        """Cross-entropy of the queries, differentiated through the steps."""
+        return mlpip_loss(self.predictive(self.amortize(batch.support), batch.query.x), batch.query)

@@ -1,0 +1,53 @@
+"""Conditional neural process: a network conditioned on a summary of the support set, by maximum likelihood.
+
+psi: a representation of each class and of the whole support set, a point mass; the decoder belongs to
+theta (paper, section 4, "conditional models trained via maximum likelihood", Eq. 9).
+Reference: Garnelo, Rosenbaum, Maddison et al., ICML 2018, section 4.3.
+
+Differences from their paper: they concatenate the classes' representations, which fixes the way; here
+the decoder scores one class at a time, from the query, the class's representation and the mean over
+classes, so way and order of classes are free.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution
+
+from mlpip_bench.api import Method, NoSettings, Posterior, Problem
+from mlpip_bench.distributions import Delta
+from mlpip_bench.networks import FeatureExtractor, mlp
+from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.tasks import Labelled, TaskBatch
+
+
+class CNP(Method[Delta]):
+    """Encoder, mean over points, decoder."""
+
+    reference = "Garnelo et al. 2018, Conditional Neural Processes (ICML)"
+    psi = "point mass at encoded class means, read by a decoder"
+
+    def __init__(self, problem: Problem, settings: NoSettings) -> None:
+        super().__init__(problem, settings)
+        features = problem.extractor.features
+        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
+        self.encoder = mlp(features, features, features)
+        self.decoder = mlp(3 * features, features, features, 1)
+
+    def amortize(self, support: Labelled) -> Posterior[Delta]:
+        """r_c, the mean over a class's points of their encoding."""
+        features, statistics = self.extractor(support.x)
+        return Posterior(Delta(support.class_means(self.encoder(features)), event_dim=2), statistics)
+
+    def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
+        """Softmax over classes of the decoder of (h(x), r_c, mean of r)."""
+        features, _ = self.extractor(query_x, q.support)
+        r = torch.cat([q.psi.mean, q.psi.mean.mean(1, keepdim=True).expand_as(q.psi.mean)], -1)
+        way, points = r.shape[1], features.shape[1]
+        inputs = [features.unsqueeze(2).expand(-1, -1, way, -1), r.unsqueeze(1).expand(-1, points, -1, -1)]
+        return Categorical(logits=self.decoder(torch.cat(inputs, -1)).squeeze(-1), validate_args=False)
+
+    def loss(self, batch: TaskBatch) -> Tensor:
+        """Cross-entropy of the queries: maximum likelihood of the conditional model."""
+        return mlpip_loss(self.predictive(self.amortize(batch.support), batch.query.x), batch.query)

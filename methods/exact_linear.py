@@ -1,0 +1,57 @@
+"""Exact Bayesian linear regression: the conjugate posterior, an oracle for approximate inference.
+
+psi: weights and bias of a linear regression on the features, q the exact Gaussian posterior under the
+prior N(0, I) and the known noise.
+Reference: Bishop 2006, Pattern Recognition and Machine Learning, section 3.3, Eq. 3.49-3.51 and 3.58.
+
+On the linear-Gaussian family, inputs are the features: nothing is learned, and q and predictive are
+those of the model that made the tasks, so no method has a lower expected log-loss. With a feature
+extractor the same formulas make a last-layer Bayesian regression, trained on predictive log-loss.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, MultivariateNormal, Normal
+from torch.nn import functional as F
+
+from mlpip_bench.api import Method, NoSettings, Posterior, Problem
+from mlpip_bench.networks import FeatureExtractor
+from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.tasks import Labelled, TaskBatch
+
+
+class ExactLinear(Method[MultivariateNormal]):
+    """Posterior and predictive in closed form."""
+
+    reference = "Bishop 2006, Pattern Recognition and Machine Learning (Springer), section 3.3"
+    psi = "exact Gaussian posterior of the weights of a linear regression"
+    handles = ("regression",)
+
+    def __init__(self, problem: Problem, settings: NoSettings) -> None:
+        super().__init__(problem, settings)
+        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
+        if problem.noise_std is None:
+            raise ValueError("exact linear regression needs the standard deviation of the noise")
+        self.noise_variance = problem.noise_std**2
+
+    def amortize(self, support: Labelled) -> Posterior[MultivariateNormal]:
+        """N(psi; m, S) with S^-1 = I + Phi' Phi / noise^2 and m = S Phi' y / noise^2 (Eq. 3.50, 3.51)."""
+        features, statistics = self.extractor(support.x)
+        phi = F.pad(features, (0, 1), value=1.0)
+        precision = torch.eye(phi.shape[-1], dtype=phi.dtype, device=phi.device) + phi.mT @ phi / self.noise_variance
+        mean = torch.linalg.solve(precision, phi.mT @ support.y.unsqueeze(-1) / self.noise_variance).squeeze(-1)
+        return Posterior(MultivariateNormal(mean, precision_matrix=precision, validate_args=False), statistics)
+
+    def predictive(self, q: Posterior[MultivariateNormal], query_x: Tensor) -> Distribution:
+        """N(y; phi.m, phi' S phi + noise^2) (Eq. 3.58)."""
+        features, _ = self.extractor(query_x, q.support)
+        phi = F.pad(features, (0, 1), value=1.0)
+        mean = (phi @ q.psi.mean.unsqueeze(-1)).squeeze(-1)
+        variance = ((phi @ q.psi.covariance_matrix) * phi).sum(-1) + self.noise_variance
+        return Normal(mean, variance.sqrt(), validate_args=False)
+
+    def loss(self, batch: TaskBatch) -> Tensor:
+        """Log-loss of the exact predictive."""
+        return mlpip_loss(self.predictive(self.amortize(batch.support), batch.query.x), batch.query)

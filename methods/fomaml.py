@@ -1,0 +1,53 @@
+"""First-order MAML: MAML without the second derivatives.
+
+psi: all parameters of extractor and classifier, a point mass at the adapted values (paper, Eq. 6).
+Reference: Finn, Abbeel & Levine, ICML 2017, section 5.2; Nichol, Achiam & Schulman, 2018.
+
+The outer gradient takes d psi / d psi_0 for the identity: it is the query loss's gradient at the
+adapted parameters, applied to psi_0. Differences from their papers: as in maml.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+from torch.distributions import Distribution
+
+from mlpip_bench.adaptation import AdaptedClassifier, StepSettings
+from mlpip_bench.api import Method, Posterior, Problem
+from mlpip_bench.distributions import Delta
+from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.tasks import Labelled, TaskBatch
+
+
+class FOMAML(Method[Delta]):
+    """Gradient descent on the support loss from psi_0, which is learned as if the steps were constants."""
+
+    reference = (
+        "Finn et al. 2017, Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks (ICML), section 5.2"
+    )
+    psi = "point mass at all network parameters after a few gradient steps"
+    Settings = StepSettings
+    settings: StepSettings
+    presets: ClassVar = {"paper": {"*": {"learning_rate": 1e-3, "iterations": 60_000}}}
+    xfail_checks: ClassVar = {
+        "class_relabelling": "every class starts from its own learned row of the head",
+        "gradient": "the gradient leaves the second derivatives out, by design",
+    }
+
+    def __init__(self, problem: Problem, settings: StepSettings) -> None:
+        super().__init__(problem, settings)
+        self.network = AdaptedClassifier(problem)
+
+    def amortize(self, support: Labelled) -> Posterior[Delta]:
+        """psi* after gradient steps on each task's support loss (Eq. 6), and its support statistics."""
+        return self.network.adapt(support, self.settings.rates(training=self.training), first_order=True)
+
+    def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
+        """Softmax of each task's own adapted network."""
+        return self.network.predictive(q, query_x)
+
+    def loss(self, batch: TaskBatch) -> Tensor:
+        """Cross-entropy of the queries under the adapted parameters."""
+        return mlpip_loss(self.predictive(self.amortize(batch.support), batch.query.x), batch.query)

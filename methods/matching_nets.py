@@ -1,0 +1,73 @@
+"""Matching networks: attention over the support set, a weighted vote of its labels.
+
+psi: the embedded support set with its labels, a point mass; the classifier is non-parametric.
+Reference: Vinyals, Blundell, Lillicrap, Kavukcuoglu & Wierstra, NeurIPS 2016, Eq. 1.
+
+Differences from their paper: no full context embeddings, f = g = the bench's extractor; cosines are
+multiplied by ``scale`` before the softmax, without which attention is nearly uniform.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution
+from torch.nn.functional import normalize
+
+from mlpip_bench.api import Method, Posterior, Problem
+from mlpip_bench.distributions import Delta
+from mlpip_bench.networks import FeatureExtractor
+from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.tasks import Labelled, TaskBatch
+
+
+@dataclass(frozen=True)
+class MatchingNetsSettings:
+    """Settings of matching networks.
+
+    Attributes:
+        scale: factor on the cosines; 1 is the paper's.
+    """
+
+    scale: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.scale < math.inf:
+            raise ValueError(f"scale must be positive and finite; got {self.scale}")
+
+
+class MatchingNets(Method[Delta]):
+    """Softmax attention by cosine similarity of embeddings."""
+
+    reference = "Vinyals et al. 2016, Matching Networks for One Shot Learning (NeurIPS)"
+    psi = "point mass at the embedded support set with its labels"
+    Settings = MatchingNetsSettings
+    settings: MatchingNetsSettings
+    presets: ClassVar = {"paper": {"*": {"learning_rate": 1e-3}}}
+
+    def __init__(self, problem: Problem, settings: MatchingNetsSettings) -> None:
+        super().__init__(problem, settings)
+        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
+
+    def amortize(self, support: Labelled) -> Posterior[Delta]:
+        """Each support point's unit embedding, then its label in one-hot form."""
+        features, statistics = self.extractor(support.x)
+        psi = torch.cat([normalize(features, dim=-1), support.one_hot], -1)
+        return Posterior(Delta(psi, event_dim=2), statistics)
+
+    def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
+        """p(y = c) = attention on the support points of class c (their Eq. 1)."""
+        features, _ = self.extractor(query_x, q.support)
+        embedded, one_hot = q.psi.mean.split([features.shape[-1], q.psi.mean.shape[-1] - features.shape[-1]], -1)
+        similarity = self.settings.scale * normalize(features, dim=-1) @ embedded.mT  # [task, point, support point]
+        other_class = (one_hot.mT == 0).unsqueeze(1)  # [task, 1, way, support point]
+        by_class = similarity.unsqueeze(2).masked_fill(other_class, -math.inf)
+        return Categorical(logits=by_class.logsumexp(-1), validate_args=False)
+
+    def loss(self, batch: TaskBatch) -> Tensor:
+        """Cross-entropy of the queries."""
+        return mlpip_loss(self.predictive(self.amortize(batch.support), batch.query.x), batch.query)

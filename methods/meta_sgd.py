@@ -1,0 +1,72 @@
+"""Meta-SGD: MAML whose inner rates are learned, one for each parameter.
+
+psi: all parameters of extractor and classifier, a point mass at the adapted values (paper, Eq. 6, with
+a learned eta).
+Reference: Li, Zhou, Chen & Li, arXiv:1707.09835, 2017.
+
+Differences from their paper: all rates start at one value, ``inner_rate``, instead of at random ones;
+network, head and normalisation as in maml. Several steps share their rates; the paper takes one step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from mlpip_bench.adaptation import AdaptedClassifier, StepCounts
+from mlpip_bench.api import Method, Posterior, Problem
+from mlpip_bench.distributions import Delta
+from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.tasks import Labelled, TaskBatch
+
+
+@dataclass(frozen=True)
+class MetaSGDSettings(StepCounts):
+    """Settings of Meta-SGD, beyond the numbers of steps.
+
+    Attributes:
+        inner_rate: where the learned rates start, for a mean loss.
+    """
+
+    inner_rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.inner_rate < math.inf:
+            raise ValueError(f"inner_rate must be positive and finite; got {self.inner_rate}")
+
+
+class MetaSGD(Method[Delta]):
+    """One gradient step with a direction and a length that are both learned."""
+
+    reference = "Li et al. 2017, Meta-SGD: Learning to Learn Quickly for Few-Shot Learning (arXiv:1707.09835)"
+    psi = "point mass at all network parameters after gradient steps with learned rates"
+    Settings = MetaSGDSettings
+    settings: MetaSGDSettings
+    presets: ClassVar = {"paper": {"*": {"learning_rate": 1e-3, "iterations": 60_000}}}
+    xfail_checks: ClassVar = {"class_relabelling": "every class starts from its own learned row of the head"}
+
+    def __init__(self, problem: Problem, settings: MetaSGDSettings) -> None:
+        super().__init__(problem, settings)
+        self.network = AdaptedClassifier(problem)
+        self.rates = nn.ParameterList(torch.full_like(p, settings.inner_rate) for p in self.network.parameters())
+
+    def amortize(self, support: Labelled) -> Posterior[Delta]:
+        """psi* = psi_0 - rate * gradient, elementwise, for each task (their Eq. 3)."""
+        names = [name for name, _ in self.network.named_parameters()]
+        rates = self.network.for_way(dict(zip(names, self.rates, strict=True)), support.way)
+        steps = self.settings.train_steps if self.training else self.settings.test_steps
+        return self.network.adapt(support, [rates] * steps)
+
+    def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
+        """Softmax of each task's own adapted network."""
+        return self.network.predictive(q, query_x)
+
+    def loss(self, batch: TaskBatch) -> Tensor:
+        """Cross-entropy of the queries, differentiated in psi_0 and in the rates."""
+        return mlpip_loss(self.predictive(self.amortize(batch.support), batch.query.x), batch.query)

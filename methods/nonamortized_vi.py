@@ -1,0 +1,113 @@
+"""Non-amortised variational inference: a Gaussian of its own for each task, fitted by gradient ascent.
+
+psi: weights and bias of a linear classifier, one vector per class, q factorised Gaussian with local
+parameters (mean, log-variance).
+Reference: Gordon, Bronskill, Bauer, Nowozin & Turner, ICLR 2019, section 4 and the appendix on
+variational inference (there called non-amortized VI).
+
+Training is variational EM: the local parameters of each task are fitted on features that are computed
+once, then theta takes one step on the bound at them; nothing is differentiated through the fit. The
+paper leaves open, and here are settings: the prior, N(0, I); the KL, of weight 1 against the summed
+log-likelihood; D in training, the support set (``observed``); steps and rate of the fit, which is
+Adam's and starts at the prior. Differences: as in amortized_vi.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Normal
+
+from mlpip_bench.api import Method, Posterior, Problem
+from mlpip_bench.benches import PAPER_BUDGETS
+from mlpip_bench.distributions import MonteCarloMixture, gaussian_linear_predictive
+from mlpip_bench.networks import FeatureExtractor, std_from_log_variance
+from mlpip_bench.objectives import elbo
+from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.variational import GaussianPrior, VariationalSettings, observed_data
+
+
+@dataclass(frozen=True)
+class NonAmortizedVISettings(VariationalSettings):
+    """Settings of non-amortised variational inference, beyond those of variational inference.
+
+    Attributes:
+        train_steps, test_steps: steps of the fit of a task while training and at evaluation.
+        local_rate: Adam's learning rate for the local parameters.
+    """
+
+    train_steps: int = 20
+    test_steps: int = 100
+    local_rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.train_steps, self.test_steps) < 0:
+            raise ValueError(f"steps cannot be negative; got {self.train_steps} and {self.test_steps}")
+        if not 0 < self.local_rate < math.inf:
+            raise ValueError(f"local_rate must be positive and finite; got {self.local_rate}")
+
+
+class NonAmortizedVI(Method[Normal]):
+    """Free-form Gaussian posteriors, optimised at test time."""
+
+    reference = "Gordon et al. 2019, Meta-Learning Probabilistic Inference for Prediction (ICLR), section 4"
+    psi = "Gaussian over the weights and bias of a linear classifier, fitted anew for each task"
+    handles = ("classification", "regression")
+    bounds_evidence = True
+    Settings = NonAmortizedVISettings
+    settings: NonAmortizedVISettings
+    presets: ClassVar = {
+        "quick": {"*": {"dropout": False}},
+        "paper": {"*": {"train_steps": 50, "test_steps": 500}, **PAPER_BUDGETS},
+    }
+    xfail_checks: ClassVar = {"gradient": "nothing is differentiated through the fit of q, by design"}
+
+    def __init__(self, problem: Problem, settings: NonAmortizedVISettings) -> None:
+        super().__init__(problem, settings)
+        self.extractor = FeatureExtractor(problem.extractor, problem.norm, dropout=settings.dropout)
+        self.prior = GaussianPrior(learned=settings.learn_prior)
+
+    def amortize(self, support: Labelled) -> Posterior[Normal]:
+        """Gradient ascent on each task's own bound, with the features of its support set kept."""
+        features, statistics = self.extractor(support.x)
+        return Posterior(self._fit(features.detach(), support), statistics)
+
+    def _fit(self, features: Tensor, data: Labelled) -> Normal:
+        steps = self.settings.train_steps if self.training else self.settings.test_steps
+        zeros = features.new_zeros(data.tasks, data.way, features.shape[-1] + 1)
+        with torch.enable_grad():
+            mean, log_variance = zeros.clone().requires_grad_(), zeros.clone().requires_grad_()
+            # Adam works coordinate by coordinate, so tasks that are fitted together do not see each other.
+            adam = torch.optim.Adam([mean, log_variance], lr=self.settings.local_rate)
+            for _ in range(steps):
+                psi = Normal(mean, std_from_log_variance(log_variance), validate_args=False)
+                bound = self._bound(features, data, psi).sum()
+                mean.grad, log_variance.grad = torch.autograd.grad(-bound, (mean, log_variance))
+                adam.step()
+        return Normal(mean.detach(), std_from_log_variance(log_variance.detach()), validate_args=False)
+
+    def _bound(self, features: Tensor, data: Labelled, psi: Normal) -> Tensor:
+        return elbo(self._conditional(features, psi), data, psi, self.prior(psi.mean), self.settings.beta)
+
+    def _conditional(self, features: Tensor, psi: Normal) -> MonteCarloMixture:
+        samples = self.settings.samples if self.training else self.settings.eval_samples
+        return gaussian_linear_predictive(
+            features, psi, samples, noise_std=self.problem.noise_std, fixed_noise=not self.training
+        )
+
+    def predictive(self, q: Posterior[Normal], query_x: Tensor) -> Distribution:
+        """Mixture over L samples of the Gaussian outputs (local reparameterisation)."""
+        features, _ = self.extractor(query_x, q.support)
+        return self._conditional(features, q.psi)
+
+    def loss(self, batch: TaskBatch) -> Tensor:
+        """Negative evidence lower bound of D at the fitted q, per point of D."""
+        data = observed_data(batch, self.settings.observed)
+        features, _ = self.extractor(data.x)
+        psi = self._fit(features.detach(), data)
+        return -self._bound(features, data, psi).mean() / data.y.shape[1]

@@ -1,0 +1,53 @@
+"""Relation networks: a learned comparison of queries with class means.
+
+psi: the class means of the features, a point mass; the network that compares belongs to theta.
+Reference: Sung, Yang, Zhang, Xiang, Torr & Hospedales, CVPR 2018.
+
+Differences from their paper: the relation score is the logit of a softmax trained by cross-entropy,
+where theirs is a sigmoid trained by squared error, which is no density over classes; the relation module
+is a fully connected network on the flat features, where theirs has two convolutional blocks; classes of
+several shots are averaged, where theirs are summed, so that the shot may vary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution
+
+from mlpip_bench.api import Method, NoSettings, Posterior, Problem
+from mlpip_bench.distributions import Delta
+from mlpip_bench.networks import FeatureExtractor, mlp
+from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.tasks import Labelled, TaskBatch
+
+
+class RelationNets(Method[Delta]):
+    """Scores of pairs (query, class mean) from a network."""
+
+    reference = "Sung et al. 2018, Learning to Compare: Relation Network for Few-Shot Learning (CVPR)"
+    psi = "point mass at the class means of the features, compared by a learned network"
+
+    def __init__(self, problem: Problem, settings: NoSettings) -> None:
+        super().__init__(problem, settings)
+        features = problem.extractor.features
+        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
+        self.relation = mlp(2 * features, features, 1)
+
+    def amortize(self, support: Labelled) -> Posterior[Delta]:
+        """Class means."""
+        features, statistics = self.extractor(support.x)
+        return Posterior(Delta(support.class_means(features), event_dim=2), statistics)
+
+    def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
+        """Softmax over the relation scores of each query with each class."""
+        features, _ = self.extractor(query_x, q.support)
+        way, points = q.psi.mean.shape[1], features.shape[1]
+        pairs = torch.cat(
+            [q.psi.mean.unsqueeze(1).expand(-1, points, -1, -1), features.unsqueeze(2).expand(-1, -1, way, -1)], -1
+        )
+        return Categorical(logits=self.relation(pairs).squeeze(-1), validate_args=False)
+
+    def loss(self, batch: TaskBatch) -> Tensor:
+        """Cross-entropy of the queries."""
+        return mlpip_loss(self.predictive(self.amortize(batch.support), batch.query.x), batch.query)

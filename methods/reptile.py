@@ -1,0 +1,71 @@
+"""Reptile: psi_0 moves towards the parameters that gradient steps on a whole task lead to.
+
+psi: all parameters of extractor and classifier, a point mass at the adapted values (paper, Eq. 6).
+Reference: Nichol, Achiam & Schulman, On First-Order Meta-Learning Algorithms, arXiv:1803.02999, 2018.
+
+In training a task is not split: the steps are taken on all its images. The outer gradient is psi_0 -
+psi*, given to Adam as their section 2 suggests; the loss has that gradient, and for its value the
+log-loss of the task's queries after the steps. Differences from their paper: the inner steps are plain
+gradient descent on all images of the task, where theirs are Adam steps on mini-batches; way and shot
+of training are those of the test; network, head and normalisation as in maml.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from mlpip_bench.adaptation import AdaptedClassifier, StepSettings
+from mlpip_bench.api import Method, Posterior, Problem
+from mlpip_bench.distributions import Delta
+from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.tasks import Labelled, TaskBatch
+
+
+@dataclass(frozen=True)
+class ReptileSettings(StepSettings):
+    """Settings of Reptile: those of gradient steps, of which it needs several."""
+
+    train_steps: int = 5
+    test_steps: int = 10
+
+
+class Reptile(Method[Delta]):
+    """Gradient descent from psi_0, which is a moving average of where descent arrives."""
+
+    reference = "Nichol et al. 2018, On First-Order Meta-Learning Algorithms (arXiv:1803.02999)"
+    psi = "point mass at all network parameters after several gradient steps"
+    Settings = ReptileSettings
+    settings: ReptileSettings
+    presets: ClassVar = {"paper": {"*": {"learning_rate": 1e-3, "iterations": 100_000}}}
+    xfail_checks: ClassVar = {
+        "class_relabelling": "every class starts from its own learned row of the head",
+        "gradient": "the update psi_0 - psi* is no gradient of the loss, by design",
+        "loss_mean_over_points": "its training steps use the queries too, so asking them twice moves psi*",
+    }
+
+    def __init__(self, problem: Problem, settings: ReptileSettings) -> None:
+        super().__init__(problem, settings)
+        self.network = AdaptedClassifier(problem)
+
+    def amortize(self, support: Labelled) -> Posterior[Delta]:
+        """psi* after gradient steps on each task's support loss (Eq. 6), and its support statistics."""
+        return self.network.adapt(support, self.settings.rates(training=self.training), first_order=True)
+
+    def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
+        """Softmax of each task's own adapted network."""
+        return self.network.predictive(q, query_x)
+
+    def loss(self, batch: TaskBatch) -> Tensor:
+        """The log-loss of the queries after steps on all images; its gradient is psi_0 - psi*."""
+        with torch.no_grad():
+            q = self.amortize(batch.merged)
+            log_loss = mlpip_loss(self.predictive(q, batch.query.x), batch.query)
+        way = batch.support.way
+        start = self.network.flat(self.network.for_way(dict(self.network.named_parameters()), way))
+        pull = (start - q.psi.mean).square().sum(-1).mean() / 2
+        return log_loss + pull - pull.detach()

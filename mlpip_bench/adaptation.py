@@ -1,0 +1,153 @@
+"""A classifier that is adapted to a task by gradient steps: what gradient-based methods share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical
+from torch.func import functional_call
+from torch.nn import functional as F
+
+from mlpip_bench.api import Posterior, Problem
+from mlpip_bench.distributions import Delta
+from mlpip_bench.inner_loop import InnerEngine, Rate, adapt
+from mlpip_bench.networks import FeatureExtractor
+from mlpip_bench.normalization import Statistics, cat_statistics, task_statistics
+from mlpip_bench.tasks import Labelled
+
+
+@dataclass(frozen=True)
+class StepCounts:
+    """How many steps an adaptation takes.
+
+    Attributes:
+        train_steps, test_steps: inner gradient steps while training and at evaluation.
+    """
+
+    train_steps: int = 1
+    test_steps: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.train_steps, self.test_steps) < 0:
+            raise ValueError(f"inner steps cannot be negative; got {self.train_steps} and {self.test_steps}")
+
+
+@dataclass(frozen=True)
+class StepSettings(StepCounts):
+    """Settings of adaptation by gradient steps.
+
+    Attributes:
+        inner_rate: rate of a step for a mean loss; or one rate a step, the last one for all further steps.
+    """
+
+    inner_rate: float | tuple[float, ...] = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self._rates or not all(0 < rate < math.inf for rate in self._rates):
+            raise ValueError(f"inner rates must be positive and finite; got {self.inner_rate}")
+        most = max(self.train_steps, self.test_steps)
+        if len(self._rates) > max(most, 1):
+            raise ValueError(f"there are {len(self._rates)} inner rates for at most {most} steps")
+
+    @property
+    def _rates(self) -> tuple[float, ...]:
+        return self.inner_rate if isinstance(self.inner_rate, tuple) else (self.inner_rate,)
+
+    def rates(self, *, training: bool) -> list[float]:
+        """The rate of each step."""
+        steps = self.train_steps if training else self.test_steps
+        return [self._rates[min(step, len(self._rates) - 1)] for step in range(steps)]
+
+
+class AdaptedClassifier(nn.Module):
+    """Extractor and linear head, the network whose parameters are psi.
+
+    Its own parameters are psi_0. The head starts at zero: random rows over 256 features are random
+    guesses, and confident ones.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__()
+        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
+        self.head = nn.Linear(problem.extractor.features, problem.way)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, x: Tensor, support: Statistics | None, *, track: bool) -> tuple[Tensor, Statistics]:
+        """Logits, and the support statistics."""
+        features, statistics = self.extractor(x, support, track=track)
+        return self.head(features), statistics
+
+    def for_way(self, parameters: Mapping[str, Tensor], way: int) -> dict[str, Tensor]:
+        """Parameters for tasks of another way: rows of the head are cut, or filled up with their mean."""
+
+        def rows(parameter: Tensor) -> Tensor:
+            missing = max(way - len(parameter), 0)
+            return torch.cat([parameter[:way], parameter.mean(0, keepdim=True).expand(missing, *parameter.shape[1:])])
+
+        return {n: rows(p) if n.startswith("head.") else p for n, p in parameters.items()}
+
+    def adapt(
+        self,
+        support: Labelled,
+        rates: Sequence[Rate],
+        *,
+        first_order: bool = False,
+        engine: InnerEngine = "native",
+    ) -> Posterior[Delta]:
+        """Point estimates psi* after gradient steps on each task's mean support loss (paper, Eq. 6).
+
+        Differentiable in psi_0 while training; at evaluation each step's memory is freed at once.
+        """
+        psi, statistics = zip(
+            *(self._adapt(support.task(t), rates, first_order, engine) for t in range(support.tasks)), strict=True
+        )
+        return Posterior(Delta(torch.stack(psi), event_dim=1), cat_statistics(statistics))
+
+    def _adapt(
+        self, task: Labelled, rates: Sequence[Rate], first_order: bool, engine: InnerEngine
+    ) -> tuple[Tensor, Statistics]:
+        def support_loss(forward: Any) -> Tensor:
+            logits, _ = forward(task.x, None, track=False)
+            return F.cross_entropy(logits.flatten(0, 1), task.y.flatten())
+
+        adapted = adapt(
+            self,
+            self.for_way(dict(self.named_parameters()), task.way),
+            support_loss,
+            rates,
+            first_order=first_order,
+            create_graph=self.training and torch.is_grad_enabled(),
+            engine=engine,
+        )
+        _, statistics = functional_call(self, adapted, (task.x, None), {"track": True})
+        return self.flat(adapted), statistics
+
+    def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Categorical:
+        """Softmax of each task's own adapted network."""
+        logits = []
+        for t in range(query_x.shape[0]):
+            parameters = self.unflatten(q.psi.mean[t])
+            arguments = (query_x[t : t + 1], task_statistics(q.support, t))
+            logits.append(functional_call(self, parameters, arguments, {"track": True})[0])
+        return Categorical(logits=torch.cat(logits), validate_args=False)
+
+    @staticmethod
+    def flat(parameters: Mapping[str, Tensor]) -> Tensor:
+        """The parameters as one vector psi."""
+        return torch.cat([p.flatten() for p in parameters.values()])
+
+    def unflatten(self, psi: Tensor) -> dict[str, Tensor]:
+        """The parameters in a vector psi, whose length tells the way."""
+        body = {n: p.shape for n, p in self.extractor.named_parameters(prefix="extractor")}
+        features = self.head.in_features
+        way = (len(psi) - sum(s.numel() for s in body.values())) // (features + 1)
+        shapes = body | {"head.weight": torch.Size((way, features)), "head.bias": torch.Size((way,))}
+        parts = psi.split([s.numel() for s in shapes.values()])
+        return {n: part.view(shape) for (n, shape), part in zip(shapes.items(), parts, strict=True)}

@@ -1,0 +1,41 @@
+"""Accuracy and NLL after each number of adaptation steps, for methods that infer psi by steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from mlpip_bench.api import EvalProtocol
+from mlpip_bench.evaluate import Evaluation
+from mlpip_bench.metrics import ACCURACY, NLL
+from mlpip_bench.results import Scores
+
+STEPS = (0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500)
+
+
+class Steps(EvalProtocol):
+    """The trained model with 0, 1, 2, ... test steps, up to the number that it is otherwise tested with.
+
+    A diagnosis, not a choice: the number of steps is a setting, and the best of several on the test
+    tasks is nobody's result.
+    """
+
+    description = "accuracy and NLL as a function of adaptation steps; for methods with a setting test_steps"
+    metrics = (ACCURACY, NLL)
+
+    def applies(self, settings: Any) -> bool:
+        """Methods that adapt by steps have the setting ``test_steps``."""
+        return hasattr(settings, "test_steps")
+
+    def measure(self, evaluation: Evaluation) -> list[Scores]:
+        """One score a test task for each number of steps."""
+        method, settings = evaluation.method, evaluation.method.settings
+        scores: list[Scores] = []
+        try:
+            for steps in sorted({*(s for s in STEPS if s < settings.test_steps), settings.test_steps}):
+                method.settings = dataclasses.replace(settings, test_steps=steps)
+                predictions = evaluation.predict(f"{steps} steps")
+                scores += evaluation.scores(self.metrics, predictions, {"steps": steps})
+        finally:
+            method.settings = settings
+        return scores
