@@ -2,11 +2,13 @@
 
 A wide table has a row per configuration and a column per bench. Nothing is averaged across configurations: if two
 records of one method meet in a cell, the row splits by what differs between them. What is the same everywhere is said
-once, and what differs between the benches or the methods stands in a numbered note at the row.
+once, and what differs between the benches or the methods stands in a numbered note at the row. Two more kinds of table
+have the same form: paired differences of methods, and the normalisation modes with queries together and alone.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -25,9 +27,10 @@ from rich.table import Table
 from rich.text import Text
 
 from mlpip_bench import published as published_data
-from mlpip_bench.errors import UserError
+from mlpip_bench.errors import UserError, unknown_name
+from mlpip_bench.paired import mean_over_seeds, paired_difference, unpaired_ci95, verdict
 from mlpip_bench.published import Published
-from mlpip_bench.results import Better, Record, Scores, mean_ci95, write_atomically
+from mlpip_bench.results import Better, Model, Record, Scores, mean_ci95, write_atomically
 
 LONG_COLUMNS = (
     "bench", "method", "protocol", "metric", "way", "shot", "queries", "norm", "preset", "iterations", "source",
@@ -42,17 +45,24 @@ _ROW_FACTS = ("method", "norm", "inductive", "queries", "preset", "source", "dev
 _OWN_COLUMN = {*_ROW_FACTS, "iterations", "test_tasks", "way", "shot"}
 """Facts that a column or the bench's name shows, so that settings and notes leave them out."""
 
-_ATTRIBUTES = ("norm", "inductive", "queries", "budget", "settings", "device", "protocol", "seeds", "tasks", "source")
-"""Columns of a wide table that say how a row was measured."""
+_ATTRIBUTES = (
+    "bench", "norm", "inductive", "queries", "budget", "settings", "device", "protocol", "seeds", "tasks", "source",
+)  # fmt: skip
+"""Columns of a wide table that say how a row was measured; one that all rows leave empty is not shown."""
 
 _ONLY_IF_VARYING = ("settings", "device", "protocol")
 """Attributes that go to the caption in every format while all rows agree."""
 
-_PLAIN = ("budget", "source", "settings")
+_PLAIN = ("bench", "budget", "source", "settings")
 """Attributes whose values need no name beside them."""
 
-_FAMILIES = ("omni", "tiny", "mini")
+_FAMILIES = ("omni", "tiny", "mini", "linear")
 _UNIT_LABELS = {"fraction": "%"}
+_STAND_IN = (
+    "stand-in: measured on procedural data made in place of the real data set; "
+    "not comparable with real or published results."
+)
+_NO_INTERVAL = "n/a: one test task has no interval."
 _PUBLISHED_UNITS = {"accuracy": "fraction", "nll": "nats per query"}
 
 _T = TypeVar("_T")
@@ -84,8 +94,8 @@ class Row:
     Attributes:
         label: method, marked ``(stand-in)`` where the data was, and with the number of its note.
         attributes: how it was measured, by name of the column.
-        cells: numbers by bench.
-        bold: benches in which this row is among the best.
+        cells: numbers by column.
+        bold: columns in which this row is among the best.
     """
 
     label: str
@@ -96,15 +106,17 @@ class Row:
 
 @dataclass(frozen=True)
 class WideTable:
-    """All results of one metric.
+    """All results of one metric, or another table of the same form.
 
     Attributes:
-        metric: its name; ``..._last`` for the last model of training rather than the best on validation.
+        metric: its name; ``..._by_steps`` for scores under a condition named ``steps``, ``..._last`` for the last
+            model of training rather than the best on validation.
         title: metric, unit and direction.
-        benches: the columns.
+        benches: the columns; under a condition ``<bench>, <name> <value>``.
         rows: our rows.
         published: the paper's rows for the same benches.
         notes: what the reader must know, one sentence or more each.
+        row_name: what a row is.
     """
 
     metric: str
@@ -113,6 +125,7 @@ class WideTable:
     rows: tuple[Row, ...]
     published: tuple[Row, ...]
     notes: tuple[str, ...]
+    row_name: str = "method"
 
     def attributes(self, *, keep: Sequence[str] = ("source",)) -> tuple[list[str], str]:
         """Split the attributes into columns and caption.
@@ -125,10 +138,12 @@ class WideTable:
         """
         columns, constant = [], []
         for name in _ATTRIBUTES:
-            values = {row.attributes[name] for row in self.rows}
+            values = {row.attributes.get(name, "") for row in self.rows}
+            if values == {""}:
+                continue
             if name in keep or len(values) > 1:
                 columns.append(name)
-            elif values != {""}:
+            else:
                 constant.append(f"{name} {values.pop()}")
         return columns, f"All our rows: {', '.join(constant)}." if constant else ""
 
@@ -155,7 +170,7 @@ def long_form(records: Iterable[Record], published: Iterable[Published]) -> pd.D
                     "bench": record.bench,
                     "method": record.method,
                     "protocol": record.protocol,
-                    "metric": _metric(score),
+                    "metric": _metric(score) + _bracketed(score.condition),
                     "way": score.way,
                     "shot": score.shot,
                     "queries": score.queries,
@@ -167,7 +182,7 @@ def long_form(records: Iterable[Record], published: Iterable[Published]) -> pd.D
                     "device": record.device,
                     "tasks": len(score.per_task),
                     "mean": mean,
-                    "ci95": ci95 if math.isfinite(ci95) else None,
+                    "ci95": _finite(ci95),
                     "unit": score.unit,
                 }
             )
@@ -197,13 +212,19 @@ def to_csv(records: Iterable[Record], published: Iterable[Published]) -> str:
     return text
 
 
-def _metric(score: Scores) -> str:
-    return score.metric if score.model == "best" else f"{score.metric}_last"
+def _metric(score: Scores, *, of: str = "") -> str:
+    return f"{score.metric}{of}" if score.model == "best" else f"{score.metric}{of}_last"
+
+
+def _bracketed(condition: Mapping[str, object]) -> str:
+    inside = ",".join(f"{name}={_text(value)}" for name, value in sorted(condition.items()))
+    return f"[{inside}]" if inside else ""
 
 
 def _way_shot(bench: str) -> tuple[int, int] | None:
-    match = re.search(r"(\d+)w(\d+)s$", bench)
-    return (int(match[1]), int(match[2])) if match else None
+    """Way and shot of ``omni5w1s``; a bench of one shape of task, ``linear5s``, has way 1."""
+    match = re.search(r"(?:(\d+)w)?(\d+)s$", bench)
+    return (int(match[1] or 1), int(match[2])) if match else None
 
 
 def _natural(text: str) -> _Natural:
@@ -225,26 +246,36 @@ def _record_order(record: Record) -> tuple[tuple[int, _Natural], str, str, int, 
 
 @dataclass(frozen=True)
 class _Entry:
-    """Scores of one record, with all that tells them from others, as text."""
+    """Scores of one record, with all that tells them from others, as text.
+
+    Attributes:
+        bench: bench, with way and shot of the test where they are not the bench's own.
+        column: the bench under the scores' condition.
+        facts: all else, by name.
+    """
 
     record: Record
     score: Scores
+    bench: str
     column: str
     facts: Mapping[str, str]
 
 
 def wide_tables(records: Iterable[Record], published: Iterable[Published]) -> list[WideTable]:
-    """One table for each metric among the records, in alphabetical order.
+    """One table for each metric among the records, and for each condition it has scores under, in alphabetical order.
 
     Raises:
         UserError: records disagree on what a metric is, or one cell is there twice.
     """
-    by_metric: dict[str, list[_Entry]] = defaultdict(list)
-    for record in sorted(records, key=_record_order):
-        for score in record.scores:
-            by_metric[_metric(score)].append(_entry(record, score))
+    by_metric = _group(
+        _entries(records), lambda e: _metric(e.score, of="".join(f"_by_{name}" for name in sorted(e.score.condition)))
+    )
     quoted = list(published)
     return [_wide_table(metric, entries, quoted) for metric, entries in sorted(by_metric.items())]
+
+
+def _entries(records: Iterable[Record]) -> list[_Entry]:
+    return [_entry(record, score) for record in sorted(records, key=_record_order) for score in record.scores]
 
 
 def _entry(record: Record, score: Scores) -> _Entry:
@@ -257,10 +288,18 @@ def _entry(record: Record, score: Scores) -> _Entry:
     facts |= {"queries": score.queries, "test_tasks": len(score.per_task), "record": record.key[:12]}
     if "mlpip_bench" in record.environment:
         facts["version"] = record.environment["mlpip_bench"]
-    column = record.bench
+    bench = record.bench
     if _way_shot(record.bench) != (score.way, score.shot):
-        column += f" at {score.way}w{score.shot}s"
-    return _Entry(record, score, column, {name: _text(value) for name, value in facts.items()})
+        bench += f" at {score.way}w{score.shot}s"
+    column = ", ".join([bench, *(f"{name} {_text(value)}" for name, value in sorted(score.condition.items()))])
+    return _Entry(record, score, bench, column, {name: _text(value) for name, value in facts.items()})
+
+
+def _column_order(entry: _Entry) -> tuple[tuple[int, _Natural], tuple[tuple[float, _Natural], ...]]:
+    """Benches in their order, and below a bench the values of a condition in theirs."""
+    values = [value for _, value in sorted(entry.score.condition.items())]
+    order = ((math.inf, _natural(v)) if isinstance(v, str) else (v, ()) for v in values)
+    return _bench_order(entry.bench), tuple(order)
 
 
 def _text(value: object) -> str:
@@ -274,14 +313,14 @@ def _wide_table(metric: str, entries: Sequence[_Entry], quoted: Sequence[Publish
             f"a metric has one unit and one direction; the records give {metric} {sorted(kinds)}. Rename one."
         )
     ((unit, better),) = kinds
-    benches = tuple(sorted({e.column for e in entries}, key=_bench_order))
+    benches = tuple(dict.fromkeys(e.column for e in sorted(entries, key=_column_order)))
     varying = _conflicts(entries, lambda e: (e.facts["source"], e.column))
     data_keys = {key for key in varying if key.startswith("data.")}
     groups = list(_row_groups(entries, data_keys))
     telling: dict[str, set[str]] = defaultdict(set)  # what sets rows of one method apart
     for group, keys in groups:
         telling[group[0].record.method] |= set(keys)
-    common = set.intersection(*(set(e.facts.items()) for e in entries))
+    common = _common(entries)
     common_keys = {key for key, _ in common}
 
     notes = _Notes()
@@ -290,15 +329,23 @@ def _wide_table(metric: str, entries: Sequence[_Entry], quoted: Sequence[Publish
     theirs = _published_rows(metric, benches, quoted, notes)
     theirs = _bold(theirs, better, lambda _: "published")
 
-    model = "last iteration of training" if metric.endswith("_last") else "best on validation"
     return WideTable(
         metric=metric,
-        title=f"{metric} ({_UNIT_LABELS.get(unit, unit)}, {better} is better; model: {model})",
+        title=f"{metric} ({_qualities(unit, better, entries[0].score.model)})",
         benches=benches,
         rows=tuple(rows),
         published=tuple(theirs),
         notes=(*_general_notes(entries, rows, theirs), *_configuration_notes(entries, common, data_keys), *notes),
     )
+
+
+def _qualities(unit: str, better: Better, model: Model) -> str:
+    trained = "last iteration of training" if model == "last" else "best on validation"
+    return f"{_UNIT_LABELS.get(unit, unit)}, {better} is better; model: {trained}"
+
+
+def _common(entries: Iterable[_Entry]) -> set[tuple[str, str]]:
+    return set.intersection(*(set(e.facts.items()) for e in entries))
 
 
 def _group(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]:
@@ -349,7 +396,7 @@ def _unique(entries: Sequence[_Entry], keys: Sequence[str]) -> bool:
 def _own_row(entries: Sequence[_Entry], telling: set[str], common: set[str], unit: str, notes: _Notes) -> Row:
     facts = entries[0].facts
     by_bench = _group(entries, lambda e: e.column)
-    seeds = {bench: ",".join(str(e.record.seed) for e in group) for bench, group in by_bench.items()}
+    seeds = {bench: _seeds(group) for bench, group in by_bench.items()}
     per_bench = {name: {b: g[0].facts.get(name, "") for b, g in by_bench.items()} for e in entries for name in e.facts}
     settings = sorted(name for name in telling - _OWN_COLUMN if not _varies(per_bench.get(name, {})))
     attributes = {
@@ -357,15 +404,19 @@ def _own_row(entries: Sequence[_Entry], telling: set[str], common: set[str], uni
         "budget": f"{facts['preset']}, {_range(per_bench['iterations'].values())} it",
         "settings": ", ".join(f"{_bare(name)} {facts.get(name) or 'unset'}" for name in settings),
         "tasks": _range(per_bench["test_tasks"].values()),
-        "seeds": ",".join(str(seed) for seed in sorted({e.record.seed for e in entries})),
+        "seeds": _seeds(entries),
     }
     in_columns = {"iterations": per_bench["iterations"], "test_tasks": per_bench["test_tasks"], "seeds": seeds}
     told = [_by_bench(name, values) for name, values in in_columns.items() if _varies(values)]
     untold = set(per_bench) - _OWN_COLUMN - {"record"} - common - set(settings)
     told += [_by_bench(name, per_bench[name]) for name in sorted(untold) if not name.startswith("data.")]
-    label = facts["method"] + ("" if facts["source"] == "real" else " (stand-in)")
+    label = facts["method"] + _mark(facts["source"])
     cells = {bench: _own_cell(group, unit) for bench, group in by_bench.items()}
     return Row(notes.mark(label, "; ".join(told)), attributes, cells)
+
+
+def _mark(source: str) -> str:
+    return " (stand-in)" if source == "procedural" else ""
 
 
 def _bare(name: str) -> str:
@@ -391,18 +442,24 @@ def _range(values: Iterable[str]) -> str:
 
 
 def _own_cell(entries: Sequence[_Entry], unit: str) -> Cell:
-    """Mean over seeds task by task, then over tasks: the seeds of a bench share its test tasks."""
-    per_task = [statistics.fmean(scores) for scores in zip(*(e.score.per_task for e in entries), strict=True)]
-    mean, ci95 = mean_ci95(per_task)
-    finite = math.isfinite(ci95)
-    text = f"{_number(mean, unit)} ± {_number(ci95, unit) if finite else 'n/a'}"
+    """Mean over seeds task by task, then over tasks."""
     spread = ""
     if len(entries) > 1:
         spread = f"sd {_number(statistics.stdev(statistics.fmean(e.score.per_task) for e in entries), unit)}"
-    return Cell(mean, ci95 if finite else None, text, spread)
+    return replace(_cell(*mean_ci95(mean_over_seeds([e.score.per_task for e in entries])), unit), spread=spread)
+
+
+def _cell(mean: float, ci95: float, unit: str, sign: str = "") -> Cell:
+    return Cell(mean, _finite(ci95), f"{sign}{_number(mean, unit)} ± {_number(ci95, unit)}")
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _number(value: float, unit: str) -> str:
+    if not math.isfinite(value):
+        return "n/a"
     if unit == "fraction":
         return f"{100 * value:.2f}"
     return f"{value:.4f}" if unit.startswith("nats") else f"{value:.4g}"
@@ -440,6 +497,292 @@ def _bold(rows: Sequence[Row], better: Better, group: Callable[[Row], str]) -> l
     return [replace(row, bold=frozenset(bold[i])) for i, row in enumerate(rows)]
 
 
+# -------------------------------------------------------------------------------------------- paired differences
+
+_ALIKE = ("queries", "preset", "source", "test_tasks")
+"""Facts, besides bench and data, that must agree before scores are compared task by task."""
+
+_PAIRED_UNITS = {"fraction": "percentage points"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The paired difference of two methods on one bench: the first's scores minus the second's.
+
+    Attributes:
+        metric, unit, better: of the scores.
+        method, against: the first and the second.
+        attributes: how both were measured, by name of the column.
+        differs: what was not the same for both, beyond settings that only one of them has; empty if nothing.
+        mean: mean difference over the test tasks; not a number where they have no seed in common.
+        ci95: its half-width over tasks, paired.
+        unpaired_ci95: the half-width that it would have if each method had tasks of its own.
+    """
+
+    metric: str
+    unit: str
+    better: Better
+    method: str
+    against: str
+    attributes: Mapping[str, str]
+    differs: str
+    mean: float
+    ci95: float
+    unpaired_ci95: float
+
+    @property
+    def verdict(self) -> str:
+        """``better``, ``worse`` or ``unclear``, on the first."""
+        return verdict(self.mean, self.ci95, self.better)
+
+
+def compare(records: Sequence[Record], against: str | None = None) -> list[Comparison]:
+    """Differences of each two methods that were measured alike, of the models that are best on validation.
+
+    Configurations of a method that differ are compared apart; seeds are averaged task by task first, those that
+    both methods have.
+
+    Args:
+        records: what was run.
+        against: only differences to this method.
+
+    Returns:
+        By metric, bench and condition of measurement; empty if no two methods were measured alike.
+
+    Raises:
+        UserError: no record is of the method ``against``.
+    """
+    methods = {record.method for record in records}
+    if against is not None and against not in methods:
+        raise unknown_name("method for --against", against, methods)
+    entries = _pairable(records)
+    data_keys = sorted(n for n in _conflicts(entries, lambda e: (e.facts["source"], e.bench)) if n.startswith("data."))
+    found = []
+    for group in _alike(entries, ("norm", *_ALIKE, "protocol")):
+        telling, runs = _telling(group), []
+        for part, keys in _row_groups(group, set()):
+            method = part[0].record.method
+            words = _words(part[0], [*telling[method], *({"record"} & set(keys))])
+            runs.append((method, part, words and f"{method} {words}"))
+        pairs = itertools.combinations(runs, 2) if against is None else itertools.permutations(runs, 2)
+        for (method, first, words), (other, second, other_words) in pairs:
+            if method != other and against in (None, other):
+                settings = filter(None, (words, other_words, _words(first[0], data_keys)))
+                found.append(_comparison(first, second, "; ".join(settings)))
+    return found
+
+
+def nothing_to_pair(records: Sequence[Record]) -> UserError:
+    """The error where :func:`compare` finds nothing: what there is, and why that is not enough."""
+    names = ("norm", *_ALIKE, "protocol", "data.fingerprint")
+    have = dict.fromkeys(f"{e.bench} {e.record.method} ({_words(e, names)})" for e in _pairable(records))
+    return UserError(
+        "a paired difference needs two methods measured alike on one bench: same norm, queries, preset, source, test "
+        f"tasks, protocol and data. There are: {'; '.join(have) or 'none'}. Run another method in the same way."
+    )
+
+
+def _pairable(records: Iterable[Record]) -> list[_Entry]:
+    return [e for e in _entries(records) if e.score.model == "best" and not e.score.condition]
+
+
+def _alike(entries: Iterable[_Entry], names: Sequence[str]) -> list[list[_Entry]]:
+    """Entries of one metric on one bench whose data and named facts agree."""
+
+    def key(entry: _Entry) -> Hashable:
+        data = sorted(fact for fact in entry.facts.items() if fact[0].startswith("data."))
+        return entry.score.metric, entry.bench, *(entry.facts[name] for name in names), *data
+
+    groups = _group(entries, key).values()
+    return sorted(groups, key=lambda g: (g[0].score.metric, _bench_order(g[0].bench), _order(g[0], names)))
+
+
+def _telling(entries: Iterable[_Entry]) -> dict[str, list[str]]:
+    """Names of the facts that set apart the configurations of each method."""
+    by_method = _group(entries, lambda e: e.record.method)
+    return {method: sorted(_conflicts(members, lambda e: e.bench)) for method, members in by_method.items()}
+
+
+def _words(entry: _Entry, names: Iterable[str]) -> str:
+    return ", ".join(f"{_bare(name)} {entry.facts.get(name) or 'unset'}" for name in names)
+
+
+def _comparison(first: Sequence[_Entry], second: Sequence[_Entry], settings: str) -> Comparison:
+    score, method, against = first[0].score, first[0].record.method, second[0].record.method
+    facts, others = first[0].facts, second[0].facts
+    seeds, a, b = _shared(first, second)
+    differs = [
+        _by_bench(name, {method: facts[name], against: others[name]})
+        for name in sorted(facts.keys() & others.keys() - {"method", "record"})
+        if facts[name] != others[name]
+    ]
+    each = {method: _seeds(first), against: _seeds(second)}
+    differs += [_by_bench("seeds", each)] if _varies(each) else []
+    mean, ci95 = paired_difference(a, b) if seeds else (math.nan, math.inf)
+    unpaired = unpaired_ci95(a, b) if seeds else math.inf
+    both = ("norm", "inductive", "queries", "device", "protocol", "source")
+    attributes = {
+        **{name: "/".join(dict.fromkeys((facts[name], others[name]))) for name in both},
+        "bench": first[0].bench,
+        "budget": f"{facts['preset']}, {_range((facts['iterations'], others['iterations']))} it",
+        "settings": settings,
+        "seeds": ",".join(map(str, seeds)) or "none in common",
+        "tasks": facts["test_tasks"],
+    }
+    return Comparison(
+        score.metric, score.unit, score.better, method, against, attributes, "; ".join(differs), mean, ci95, unpaired
+    )
+
+
+def _shared(first: Sequence[_Entry], second: Sequence[_Entry]) -> tuple[list[int], list[float], list[float]]:
+    """The seeds that both have, and the scores of each averaged over these, one a task."""
+    a, b = ({e.record.seed: e.score.per_task for e in entries} for entries in (first, second))
+    seeds = sorted(a.keys() & b.keys())
+    return seeds, mean_over_seeds([a[seed] for seed in seeds]), mean_over_seeds([b[seed] for seed in seeds])
+
+
+def _seeds(entries: Iterable[_Entry]) -> str:
+    return ",".join(str(seed) for seed in sorted({e.record.seed for e in entries}))
+
+
+def paired_tables(comparisons: Iterable[Comparison]) -> list[WideTable]:
+    """One table for each metric, with a row for each two methods."""
+    return [_paired_table(metric, group) for metric, group in _group(comparisons, lambda c: c.metric).items()]
+
+
+def _paired_table(metric: str, comparisons: Sequence[Comparison]) -> WideTable:
+    unit, better = comparisons[0].unit, comparisons[0].better
+    marks = _Notes()
+    rows = []
+    for c in comparisons:
+        label = f"{c.method} minus {c.against}{_mark(c.attributes['source'])}"
+        cells = {
+            "difference": _cell(c.mean, c.ci95, unit, sign="+" if c.mean > 0 else ""),
+            "unpaired ±": Cell(c.unpaired_ci95, None, _number(c.unpaired_ci95, unit)),
+            "verdict": Cell(math.nan, None, c.verdict),
+        }
+        rows.append(Row(marks.mark(label, c.differs and f"not measured alike: {c.differs}"), c.attributes, cells))
+    notes = [
+        "difference: mean over the test tasks of the first method's score less the second's on the same task; ± is the "
+        "95 % Student-t half-width over these differences (ddof 1), not over seeds.",
+        "unpaired ±: the half-width if each method had tasks of its own, the root of the sum of the squares of the two "
+        "methods' half-widths. Where it is the larger, pairing gains the rest.",
+        "verdict, on the first method: better or worse if zero is outside the difference's interval, else unclear.",
+        f"Comparisons in this table: {len(rows)}. Intervals and verdicts are not corrected for their number: between "
+        "methods that are alike, one interval in twenty leaves out zero.",
+    ]
+    if any("," in c.attributes["seeds"] for c in comparisons):
+        notes.append("Several seeds: scores are averaged task by task over the seeds that both methods have.")
+    if any(c.attributes["tasks"] == "1" for c in comparisons):
+        notes.append(_NO_INTERVAL)
+    if any(_mark(c.attributes["source"]) for c in comparisons):
+        notes.append(_STAND_IN)
+    return WideTable(
+        metric=f"paired_{metric}",
+        title=f"{metric}, paired differences ({_qualities(_PAIRED_UNITS.get(unit, unit), better, 'best')})",
+        benches=("difference", "unpaired ±", "verdict"),
+        rows=tuple(rows),
+        published=(),
+        notes=(*notes, *marks),
+        row_name="methods",
+    )
+
+
+def paired_csv(comparisons: Iterable[Comparison]) -> str:
+    """Paired differences as CSV; floats in full and in the metric's own unit."""
+    rows = [
+        {
+            "metric": c.metric,
+            "method": c.method,
+            "against": c.against,
+            **{name: c.attributes[name] for name in _ATTRIBUTES},
+            "differs": c.differs,
+            "difference": c.mean,
+            "ci95": _finite(c.ci95),
+            "ci95_unpaired": _finite(c.unpaired_ci95),
+            "verdict": c.verdict,
+            "unit": c.unit,
+        }
+        for c in comparisons
+    ]
+    text: str = pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
+    return text
+
+
+# ------------------------------------------------------------------------------------------- normalisation modes
+
+_ALONE = {"asked": "one at a time"}
+"""The condition of scores whose queries were each predicted without the others."""
+
+
+def norm_tables(records: Iterable[Record]) -> list[WideTable]:
+    """What the methods owe to seeing the queries together, by normalisation mode.
+
+    One table for each metric and bench with two modes or more and scores of queries asked one at a time; a row for
+    each mode, and three columns for each method: together, alone, and their paired difference.
+    """
+    entries = [e for e in _entries(records) if e.score.model == "best" and e.score.condition in ({}, _ALONE)]
+    return [
+        _norm_table(group)
+        for group in _alike(entries, _ALIKE)
+        if len({e.facts["norm"] for e in group}) > 1 and any(e.score.condition for e in group)
+    ]
+
+
+def _norm_table(entries: Sequence[_Entry]) -> WideTable:
+    score, bench, facts = entries[0].score, entries[0].bench, entries[0].facts
+    telling = _telling(entries)
+
+    def method(entry: _Entry) -> str:  # configurations of a method have columns of their own
+        names = telling[entry.record.method]
+        apart = _words(entry, [name for name in names if name not in ("norm", "inductive", "protocol")])
+        return f"{entry.record.method} ({apart})" if apart else entry.record.method
+
+    methods = sorted({method(e) for e in entries}, key=_natural)
+    marks = _Notes()
+    by_norm = _group(entries, lambda e: (e.facts["norm"], e.facts["inductive"]))
+    rows = [_norm_row(_group(by_norm[key], method), marks) for key in sorted(by_norm)]
+    measured = (
+        f"budget {facts['preset']}, {_range(e.facts['iterations'] for e in entries)} it; {facts['queries']} queries a "
+        f"class; {facts['test_tasks']} test tasks; source {facts['source']}{_mark(facts['source'])}"
+    )
+    notes = [
+        "together: all queries of a task are asked at once; alone: one at a time. difference: together less alone, in "
+        "the unit of the scores, on the same test tasks; ± is then over the differences of the tasks. It is what the "
+        "predictions of a query owe to the other queries; inductive ones owe nothing.",
+        *_interval_notes(entries, rows),
+        *([_STAND_IN] if _mark(facts["source"]) else []),
+        *_configuration_notes(entries, _common(entries), set()),
+    ]
+    return WideTable(
+        metric=f"norm_modes_{score.metric}_{bench}",
+        title=f"{score.metric} on {bench} by norm mode ({_qualities(score.unit, score.better, 'best')}; {measured})",
+        benches=tuple(f"{name} {column}" for name in methods for column in ("together", "alone", "difference")),
+        rows=tuple(rows),
+        published=(),
+        notes=(*notes, *marks),
+        row_name="norm",
+    )
+
+
+def _norm_row(by_method: Mapping[str, Sequence[_Entry]], marks: _Notes) -> Row:
+    cells, seeds = {}, {}
+    for method, entries in by_method.items():
+        halves = [[e for e in entries if bool(e.score.condition) is asked] for asked in (False, True)]
+        for name, half in zip(("together", "alone"), halves, strict=True):
+            if half:
+                cells[f"{method} {name}"] = _own_cell(half, half[0].score.unit)
+                seeds[f"{method} {name}"] = _seeds(half)
+        shared, together, alone = _shared(*halves)
+        if shared:
+            cells[f"{method} difference"] = _cell(*paired_difference(together, alone), entries[0].score.unit)
+    own = [e for entries in by_method.values() for e in entries]
+    iterations = {method: entries[0].facts["iterations"] for method, entries in by_method.items()}
+    unlike = [_by_bench(*told) for told in (("iterations", iterations), ("seeds", seeds)) if _varies(told[1])]
+    attributes = {"inductive": own[0].facts["inductive"], "seeds": _seeds(own)}
+    return Row(marks.mark(own[0].facts["norm"], "; ".join(unlike)), attributes, cells)
+
+
 # --------------------------------------------------------------------------------------------------------- notes
 
 
@@ -459,7 +802,7 @@ class _Notes:
         return (f"[{number}] {note}." for note, number in self._numbers.items())
 
 
-def _general_notes(entries: Sequence[_Entry], rows: Sequence[Row], published: Sequence[Row]) -> Iterator[str]:
+def _interval_notes(entries: Sequence[_Entry], rows: Sequence[Row]) -> Iterator[str]:
     cells = [cell for row in rows for cell in row.cells.values()]
     tasks = _range(e.facts["test_tasks"] for e in entries)
     yield f"± is the 95 % Student-t half-width over {tasks} test tasks (ddof 1), not over seeds."
@@ -469,17 +812,18 @@ def _general_notes(entries: Sequence[_Entry], rows: Sequence[Row], published: Se
             "and ± is over those per-task means; sd is the standard deviation (ddof 1) of the seeds' means."
         )
     if any(cell.ci95 is None for cell in cells):
-        yield "n/a: one test task has no interval."
+        yield _NO_INTERVAL
+
+
+def _general_notes(entries: Sequence[_Entry], rows: Sequence[Row], published: Sequence[Row]) -> Iterator[str]:
+    yield from _interval_notes(entries, rows)
     yield (
         "Bold: the best mean of a column and all whose intervals overlap with its interval, among our rows of one "
         "source, and apart from them among the published rows; a score without an interval counts as a point. "
         "Overlap is no test of a difference."
     )
-    if any(e.facts["source"] != "real" for e in entries):
-        yield (
-            "stand-in: measured on procedural data made in place of the real data set; "
-            "not comparable with real or published results."
-        )
+    if any(_mark(e.facts["source"]) for e in entries):
+        yield _STAND_IN
     if published:
         yield "published: quoted from Gordon et al. (ICLR 2019), not run here; conditions differ between its rows."
 
@@ -495,13 +839,13 @@ def _configuration_notes(entries: Sequence[_Entry], common: set[tuple[str, str]]
         yield f"Settings of all our rows: {', '.join(shared)}."
     hidden = {*apart, "data.name"}
     described: dict[str, list[str]] = defaultdict(list)
-    for entry in sorted(entries, key=lambda e: (_bench_order(e.column), e.facts["source"])):
+    for entry in sorted(entries, key=lambda e: (_bench_order(e.bench), e.facts["source"])):
         options = [
             f"{_bare(k)} {v}" for k, v in sorted(entry.facts.items()) if k.startswith("data.") and k not in hidden
         ]
         words = ", ".join([f"{entry.facts['data.name']} ({entry.facts['source']})", *options])
-        if entry.column not in described[words]:
-            described[words].append(entry.column)
+        if entry.bench not in described[words]:
+            described[words].append(entry.bench)
     parts = [f"{', '.join(benches)}: {words}" for words, benches in described.items()]
     yield f"Data: {'; '.join(parts)}."
 
@@ -517,10 +861,10 @@ def to_markdown(table: WideTable) -> str:
         return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
     def row_line(row: Row) -> str:
-        return line([row.label, *(row.attributes[n] for n in names), *_cells(table, row, "**{}**".format)])
+        return line([row.label, *(row.attributes.get(n, "") for n in names), *_cells(table, row, "**{}**".format)])
 
     lines = [
-        line(["method", *names, *table.benches]),
+        line([table.row_name, *names, *table.benches]),
         line(["---", *("---" for _ in names), *("---:" for _ in table.benches)]),
         *(row_line(row) for row in table.rows),
     ]
@@ -537,9 +881,9 @@ def to_latex(table: WideTable) -> str:
 
     def row_line(row: Row) -> str:
         cells = _cells(table, row, r"\textbf{{{}}}".format, escape=_latex)
-        return " & ".join([_latex(row.label), *(_latex(row.attributes[n]) for n in names), *cells]) + r" \\"
+        return " & ".join([_latex(row.label), *(_latex(row.attributes.get(n, "")) for n in names), *cells]) + r" \\"
 
-    header = " & ".join(_latex(name) for name in ("method", *names, *table.benches)) + r" \\"
+    header = " & ".join(_latex(name) for name in (table.row_name, *names, *table.benches)) + r" \\"
     lines = [
         r"% \usepackage{booktabs}",
         r"\begin{table}",
@@ -584,7 +928,7 @@ def to_rich(table: WideTable, *, width: int = 100) -> Group:
 
 def _rich_part(table: WideTable, names: Sequence[str], newline: str, first: int) -> Table:
     part = Table(box=box.HORIZONTALS)
-    part.add_column("method", width=first)
+    part.add_column(table.row_name, width=first)
     for bench in table.benches:
         part.add_column(bench, justify="right", overflow="fold")
 
@@ -598,7 +942,7 @@ def _rich_part(table: WideTable, names: Sequence[str], newline: str, first: int)
 
     for row in table.rows:
         if set(row.cells) & set(table.benches):
-            values = ((name, row.attributes[name]) for name in names if row.attributes[name])
+            values = ((name, row.attributes[name]) for name in names if row.attributes.get(name))
             add(row, [value if name in _PLAIN else f"{name} {value}" for name, value in values])
     if table.published:
         part.add_section()
@@ -650,7 +994,8 @@ def _latex(text: str) -> str:
 def write_tables(records: Sequence[Record], results: Path) -> list[Path]:
     """Write ``long.csv`` and, for each metric, ``<metric>.md`` and ``<metric>.tex`` below ``results/tables``.
 
-    The same records give the same bytes.
+    So are ``paired`` and ``norm_modes``, where the records have what they compare. The same records give the
+    same bytes.
 
     Returns:
         The files written.
@@ -665,9 +1010,12 @@ def write_tables(records: Sequence[Record], results: Path) -> list[Path]:
         )
     published = published_data.load()
     contents = {"long.csv": to_csv(records, published)}
-    for table in wide_tables(records, published):
-        contents[f"{table.metric}.md"] = to_markdown(table)
-        contents[f"{table.metric}.tex"] = to_latex(table)
+    files = {table.metric: [table] for table in wide_tables(records, published)}
+    files |= {"paired": paired_tables(compare(records)), "norm_modes": norm_tables(records)}
+    for name, tables in files.items():
+        if tables:
+            contents[f"{name}.md"] = "\n".join(map(to_markdown, tables))
+            contents[f"{name}.tex"] = "\n".join(map(to_latex, tables))
     folder = results / "tables"
     for name, content in contents.items():
         write_atomically(folder / name, content.encode())

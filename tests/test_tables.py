@@ -13,8 +13,10 @@ import pandas as pd
 import pytest
 from rich.console import Console
 from scipy import stats
+from typer.testing import CliRunner
 
-from mlpip_bench import published, tables
+from mlpip_bench import published, results, tables
+from mlpip_bench.cli import app
 from mlpip_bench.errors import UserError
 from mlpip_bench.results import Record, Scores
 from mlpip_bench.tables import WideTable
@@ -25,10 +27,10 @@ SCORES = (0.9, 0.8, 1.0, 0.7)
 
 
 def score(per_task: Sequence[float] = SCORES, *, bench: str = "omni5w1s", **changes: Any) -> Scores:
-    match = re.search(r"(\d+)w(\d+)s", bench)
+    match = re.search(r"(?:(\d+)w)?(\d+)s$", bench)
     assert match
     values: dict[str, Any] = {
-        "metric": "accuracy", "unit": "fraction", "better": "higher", "way": int(match[1]), "shot": int(match[2]),
+        "metric": "accuracy", "unit": "fraction", "better": "higher", "way": int(match[1] or 1), "shot": int(match[2]),
         "queries": 15, "model": "best", "per_task": tuple(per_task),
     }  # fmt: skip
     return Scores(**(values | changes))
@@ -46,6 +48,7 @@ def record(
     key: str = "",
     inductive: bool = True,
     device: str = "cpu",
+    protocol: str = "accuracy",
     **config: Any,
 ) -> Record:
     scores = scores or (score(per_task or SCORES, bench=bench),)
@@ -54,10 +57,10 @@ def record(
         "iterations": 1500, "tasks_per_batch": 4, "settings": {},
     }  # fmt: skip
     return Record(
-        key=key or f"{bench}{method}{seed}{source}{fingerprint}{sorted(config.items())}{options}{device}",
+        key=key or f"{bench}{method}{seed}{source}{fingerprint}{sorted(config.items())}{options}{device}{protocol}",
         bench=bench,
         method=method,
-        protocol="accuracy",
+        protocol=protocol,
         seed=seed,
         device=device,
         inductive=inductive,
@@ -176,6 +179,7 @@ def test_seeds_are_averaged_task_by_task() -> None:
     spread = statistics.stdev([statistics.fmean(first), statistics.fmean(second)])
     assert cell.spread == f"sd {100 * spread:.2f}"
     assert row.attributes["seeds"] == "0,4"
+    assert wide(record(*first)).rows[0].cells["omni5w1s"].spread == ""  # one seed has none
     assert "(sd 2.36)" in tables.to_markdown(table)
     assert any("task by task" in note and "sd is the standard deviation (ddof 1)" in note for note in table.notes)
 
@@ -260,9 +264,9 @@ def test_condition_of_test_other_than_the_benchs_is_another_column() -> None:
 
 
 def test_benches_in_natural_order() -> None:
-    shuffled = ("mini5w1s", "omni20w1s", "zoo5w1s", "tiny5w5s", "omni5w5s", "omni100w1s", "omni5w1s")
+    shuffled = ("zoo5w1s", "linear5s", "mini5w1s", "omni20w1s", "tiny5w5s", "omni5w5s", "omni100w1s", "omni5w1s")
     table = wide(*(record(bench=bench) for bench in shuffled))
-    natural = "omni5w1s omni5w5s omni20w1s omni100w1s tiny5w5s mini5w1s zoo5w1s"
+    natural = "omni5w1s omni5w5s omni20w1s omni100w1s tiny5w5s mini5w1s linear5s zoo5w1s"
     assert " ".join(table.benches) == natural
 
 
@@ -274,6 +278,58 @@ def test_one_cell_twice_is_an_error() -> None:
 def test_a_metric_has_one_direction() -> None:
     with pytest.raises(UserError, match="a metric has one unit and one direction"):
         wide(record(), record(method="beta", scores=(score(better="lower"),)))
+
+
+# ------------------------------------------------------------------------------------------ wide: conditions
+
+
+def stepped(*steps: float | str, **changes: Any) -> Record:
+    return record(scores=tuple(score(condition={"steps": s}, **changes) for s in steps), protocol="steps")
+
+
+def test_scores_under_a_condition_have_tables_of_their_own() -> None:
+    nll = stepped(1, metric="nll", unit="nats per query", better="lower", model="last")
+    alone = record(scores=(score((0.1, 0.2), condition={"asked": "one at a time"}),), protocol="alone")
+    records = [record(scores=(score((0.5, 0.6)),)), stepped(2, 10, 1), nll, alone]
+    shown = {t.metric: t for t in tables.wide_tables(records, published.load())}
+    assert set(shown) == {"accuracy", "accuracy_by_asked", "accuracy_by_steps", "nll_by_steps_last"}
+    assert [(row.label, set(row.cells)) for row in shown["accuracy"].rows] == [("alpha", {"omni5w1s"})]
+    assert shown["accuracy"].rows[0].cells["omni5w1s"].mean == pytest.approx(0.55)
+    assert shown["accuracy_by_steps"].benches == tuple(f"omni5w1s, steps {n}" for n in (1, 2, 10))
+    assert shown["accuracy_by_asked"].benches == ("omni5w1s, asked one at a time",)
+    assert "last iteration of training" in shown["nll_by_steps_last"].title
+    assert [bool(t.published) for t in shown.values()] == [name == "accuracy" for name in shown]
+
+
+def test_values_of_a_condition_are_in_the_order_of_numbers_below_each_bench() -> None:
+    values = (10, 0.05, 1e-5, 0.5, "few", 2, -1)
+    other = record(bench="mini5w1s", scores=(score(bench="mini5w1s", condition={"steps": 1}),), protocol="steps")
+    (table,) = tables.wide_tables([other, stepped(*values)], [])
+    ordered = ("-1", "1e-05", "0.05", "0.5", "2", "10", "few")
+    assert table.benches == (*(f"omni5w1s, steps {value}" for value in ordered), "mini5w1s, steps 1")
+
+
+def test_conditions_of_unlike_names_are_unlike_tables() -> None:
+    two = score(condition={"steps": 1, "noise": 0.5})
+    (both, one) = tables.wide_tables([record(scores=(two, score(condition={"steps": 1})))], [])
+    assert (both.metric, one.metric) == ("accuracy_by_noise_by_steps", "accuracy_by_steps")
+    assert both.benches == ("omni5w1s, noise 0.5, steps 1",)
+
+
+def test_the_long_form_tells_the_condition_with_the_metric() -> None:
+    scores = (score(), score(condition={"steps": 10}), score(condition={"b": "x", "a": 0.5}, model="last"))
+    frame = tables.long_form([record(scores=scores)], [])
+    assert ",".join(frame.columns) == LONG
+    assert frame["metric"].tolist() == ["accuracy", "accuracy[steps=10]", "accuracy_last[a=0.5,b=x]"]
+
+
+def test_synthetic_tasks_stand_in_for_nothing() -> None:
+    table = wide(record(bench="linear5s", source="synthetic"))
+    assert table.benches == ("linear5s",)  # neither "at 1w5s"
+    assert [row.label for row in table.rows] == ["alpha"]
+    assert "stand-in" not in tables.to_markdown(table) + tables.to_latex(table) + terminal(table)
+    assert "| synthetic |" in tables.to_markdown(table)
+    assert wide(record(bench="linear5s", scores=(score(way=1, shot=10),))).benches == ("linear5s at 1w10s",)
 
 
 # ------------------------------------------------------------------------------------------------- wide: emphasis
@@ -431,6 +487,307 @@ def test_constant_columns_go_to_the_caption() -> None:
     )
 
 
+# ---------------------------------------------------------------------------------------------- paired differences
+
+A, B = (0.9, 0.8, 1.0, 0.7), (0.7, 0.5, 0.9, 0.4)
+
+
+def of(method: str, *per_task: float, **changes: Any) -> Record:
+    return record(*per_task, method=method, **changes)
+
+
+def test_a_paired_difference_is_that_of_scipy_beside_the_unpaired() -> None:
+    (found,) = tables.compare([of("beta", *B), of("alpha", *A)])
+    assert (found.method, found.against, found.metric, found.verdict) == ("alpha", "beta", "accuracy", "better")
+    low, high = stats.ttest_rel(A, B).confidence_interval(0.95)
+    assert (found.mean - found.ci95, found.mean + found.ci95) == pytest.approx((low, high))
+    halves = [stats.t.ppf(0.975, 3) * stats.sem(scores) for scores in (A, B)]
+    assert found.unpaired_ci95 == pytest.approx((halves[0] ** 2 + halves[1] ** 2) ** 0.5)
+    assert not found.differs
+
+
+def test_the_paired_table_row_by_row() -> None:
+    (table,) = tables.paired_tables(tables.compare([of("alpha", *A), of("beta", *B)]))
+    assert tables.to_markdown(table).startswith(
+        "**accuracy, paired differences (percentage points, higher is better; model: best on validation)**\n"
+        "\n"
+        "| methods | bench | norm | inductive | queries | budget | seeds | tasks | source "
+        "| difference | unpaired ± | verdict |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | ---: | ---: | ---: |\n"
+        "| alpha minus beta | omni5w1s | running | yes | 15 | quick, 1500 it | 0 | 4 | real "
+        "| +22.50 ± 15.23 | 40.83 | better |\n"
+    )
+    assert "Comparisons in this table: 1. Intervals and verdicts are not corrected" in terminal(table, 200)
+    assert r"unpaired $\pm$ & verdict" in tables.to_latex(table)
+
+
+def test_every_two_methods_of_every_bench_and_metric_or_those_against_one() -> None:
+    def three(metric: str, better: str) -> list[Record]:
+        spread = {"alpha": A, "beta": B, "gamma": B[::-1]}
+        return [
+            of(name, bench=bench, scores=(score(x, metric=metric, better=better, bench=bench),), protocol=metric)
+            for bench in ("mini5w1s", "omni5w1s")
+            for name, x in spread.items()
+        ]
+
+    records = three("nll", "lower") + three("accuracy", "higher")
+    found = [(c.metric, c.attributes["bench"], c.method, c.against) for c in tables.compare(records)]
+    pairs = [("alpha", "beta"), ("alpha", "gamma"), ("beta", "gamma")]
+    assert found == [
+        (metric, bench, *pair) for metric in ("accuracy", "nll") for bench in ("omni5w1s", "mini5w1s") for pair in pairs
+    ]
+    against = tables.compare(records, "beta")
+    assert [(c.method, c.against) for c in against] == [("alpha", "beta"), ("gamma", "beta")] * 4
+    assert {c.verdict for c in against if (c.metric, c.method) == ("nll", "alpha")} == {"worse"}
+    first, second = tables.paired_tables(against)
+    assert (first.metric, second.metric, len(second.rows)) == ("paired_accuracy", "paired_nll", 4)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"norm": "transductive"},
+        {"scores": (score(B, queries=1),)},
+        {"preset": "paper"},
+        {"source": "procedural"},
+        {"scores": (score(B[:2]),)},
+        {"fingerprint": "0123456789abcdef"},
+        {"options": {"split": "alphabets"}},
+        {"protocol": "another"},
+        {"scores": (score(B, way=20),)},
+        {"scores": (score(B, model="last"),)},
+        {"scores": (score(B, condition={"steps": 1}),)},
+        {"method": "alpha"},
+    ],
+)
+def test_methods_that_were_not_measured_alike_are_not_paired(change: dict[str, Any]) -> None:
+    records = [of("alpha", *A), record(**{"method": "beta", "scores": (score(B),), "key": "other", **change})]
+    assert tables.compare(records) == []
+    assert tables.paired_tables(tables.compare(records)) == []
+    message = str(tables.nothing_to_pair(records))
+    assert "needs two methods measured alike on one bench" in message
+    assert "omni5w1s alpha (norm running, queries 15, preset quick, source real, test tasks 4" in message
+
+
+def test_a_difference_in_budget_is_compared_and_named_at_the_row() -> None:
+    records = [of("alpha", *A), of("beta", *B, iterations=100, device="cuda"), of("gamma", *B, settings={"rate": 1})]
+    (table,) = tables.paired_tables(tables.compare(records))
+    assert [row.label for row in table.rows] == ["alpha minus beta [1]", "alpha minus gamma", "beta minus gamma [2]"]
+    assert table.notes[-2:] == (
+        "[1] not measured alike: device cpu (alpha), cuda (beta); iterations 1500 (alpha), 100 (beta).",
+        "[2] not measured alike: device cuda (beta), cpu (gamma); iterations 100 (beta), 1500 (gamma).",
+    )
+    assert table.rows[0].attributes["budget"] == "quick, 100–1500 it"  # noqa: RUF001
+
+
+def test_a_setting_that_both_have_is_named_where_it_differs() -> None:
+    records = [of("alpha", *A, settings={"samples": 10, "rate": 1}), of("beta", *B, settings={"samples": 100})]
+    (found,) = tables.compare(records)
+    assert found.differs == "samples 10 (alpha), 100 (beta)"
+
+
+def test_configurations_of_a_method_are_compared_apart() -> None:
+    records = [of("alpha", *A, settings={"steps": 1}), of("alpha", *B, settings={"steps": 5}), of("beta", *B)]
+    found = tables.compare(records)
+    assert [(c.attributes["settings"], round(c.mean, 3)) for c in found] == [
+        ("alpha steps 1", 0.225),
+        ("alpha steps 5", 0),
+    ]
+    assert [c.verdict for c in found] == ["better", "unclear"]
+
+
+def test_rows_on_data_of_two_kinds_say_which() -> None:
+    records = [of(m, *x, options={"split": split}) for split in ("random", "vinyals") for m, x in (("a", A), ("b", B))]
+    assert [c.attributes["settings"] for c in tables.compare(records)] == ["split random", "split vinyals"]
+
+
+def test_seeds_that_both_have_are_averaged_task_by_task_first() -> None:
+    c = (0.1, 0.9, 0.2, 0.3)
+    records = [
+        of("alpha", *A),
+        of("alpha", *c, seed=1),
+        of("alpha", *c, seed=2),
+        of("beta", *B),
+        of("beta", *A, seed=1),
+    ]
+    (found,) = tables.compare(records)
+    x = [statistics.fmean(pair) for pair in zip(A, c, strict=True)]
+    y = [statistics.fmean(pair) for pair in zip(B, A, strict=True)]
+    low, high = stats.ttest_rel(x, y).confidence_interval(0.95)
+    assert (found.mean - found.ci95, found.mean + found.ci95) == pytest.approx((low, high))
+    assert found.attributes["seeds"] == "0,1"
+    assert found.differs == "seeds 0,1,2 (alpha), 0,1 (beta)"
+    (table,) = tables.paired_tables([found])
+    assert any("averaged task by task over the seeds that both methods have" in note for note in table.notes)
+
+
+def test_methods_without_a_seed_in_common_are_shown_without_a_difference() -> None:
+    (found,) = tables.compare([of("alpha", *A), of("beta", *B, seed=1)])
+    (table,) = tables.paired_tables([found])
+    assert [cell.text for cell in table.rows[0].cells.values()] == ["n/a ± n/a", "n/a", "unclear"]
+    assert table.rows[0].attributes["seeds"] == "none in common"
+    assert ",none in common,4,real," in tables.paired_csv([found])
+    assert tables.paired_csv([found]).endswith(',"seeds 0 (alpha), 1 (beta)",,,,unclear,fraction\n')
+
+
+def test_stand_ins_and_single_tasks_are_marked_in_the_paired_table() -> None:
+    (table,) = tables.paired_tables(tables.compare([of(m, 0.5, source="procedural") for m in ("alpha", "beta")]))
+    assert table.rows[0].label == "alpha minus beta (stand-in)"
+    assert table.rows[0].cells["difference"].text == "0.00 ± n/a"
+    assert any(note.startswith("stand-in:") for note in table.notes)
+    assert "n/a: one test task has no interval." in table.notes
+
+
+def test_paired_csv_has_floats_in_full() -> None:
+    found = tables.compare([of("alpha", *A), of("beta", *B)])
+    frame = pd.read_csv(io.StringIO(tables.paired_csv(found)))
+    assert frame.loc[0, ["metric", "method", "against", "bench", "verdict"]].tolist() == [
+        "accuracy", "alpha", "beta", "omni5w1s", "better",
+    ]  # fmt: skip
+    assert frame.loc[0, ["difference", "ci95", "ci95_unpaired"]].tolist() == [
+        found[0].mean, found[0].ci95, found[0].unpaired_ci95,
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------- normalisation modes
+
+ALONE = {"asked": "one at a time"}
+
+
+def both_ways(norm: str, together: Sequence[float], alone: Sequence[float], **changes: Any) -> list[Record]:
+    made: dict[str, Any] = {"norm": norm, "inductive": norm != "transductive", **changes}
+    asked = (score(alone, condition=ALONE), score(alone, condition=ALONE, model="last"))
+    return [record(*together, **made), record(scores=asked, protocol="one_at_a_time", **made)]
+
+
+def test_norm_modes_show_the_paired_difference_of_queries_together_and_alone() -> None:
+    records = [*both_ways("transductive", A, B), *both_ways("running", A, A)]
+    (table,) = tables.norm_tables(records)
+    assert table.benches == ("alpha together", "alpha alone", "alpha difference")
+    assert [(row.label, row.attributes["inductive"]) for row in table.rows] == [
+        ("running", "yes"),
+        ("transductive", "no"),
+    ]
+    running, transductive = table.rows
+    assert [c.text for c in running.cells.values()] == ["85.00 ± 20.54", "85.00 ± 20.54", "0.00 ± 0.00"]
+    low, high = stats.ttest_rel(A, B).confidence_interval(0.95)
+    difference = transductive.cells["alpha difference"]
+    assert difference.mean == pytest.approx((low + high) / 2)
+    assert difference.ci95 == pytest.approx((high - low) / 2)
+    assert table.title == (
+        "accuracy on omni5w1s by norm mode (%, higher is better; model: best on validation; budget quick, 1500 it; "
+        "15 queries a class; 4 test tasks; source real)"
+    )
+    text = tables.to_markdown(table)
+    assert "| norm | inductive | seeds | alpha together | alpha alone | alpha difference |" in text
+    assert "difference: together less alone" in text
+    assert "stand-in" not in text
+
+
+def test_norm_modes_of_stand_ins_methods_and_budgets() -> None:
+    change: dict[str, Any] = {"method": "beta", "source": "procedural", "iterations": 100}
+    records = [r for norm in ("running", "transductive") for r in both_ways(norm, A, B, source="procedural")]
+    records += [r for norm in ("running", "transductive") for r in both_ways(norm, A, B, **change)]
+    (table,) = tables.norm_tables(records)
+    assert "budget quick, 100–1500 it; 15 queries a class; 4 test tasks; source procedural (stand-in)" in table.title  # noqa: RUF001
+    assert any(note.startswith("stand-in:") for note in table.notes)
+    assert table.notes[-1] == "[1] iterations 1500 (alpha), 100 (beta)."
+    assert len(table.benches) == 6
+    assert all(len(row.cells) == 6 for row in table.rows)
+
+
+def test_norm_modes_never_mix_configurations_and_pair_the_seeds_that_both_have() -> None:
+    records = [r for norm in ("running", "tasknorm") for r in both_ways(norm, A, B, settings={"steps": 1})]
+    records += both_ways("running", B, A, settings={"steps": 5})
+    records += both_ways("tasknorm", B, B, settings={"steps": 1}, seed=1)[:1]  # together only
+    (table,) = tables.norm_tables(records)
+    running, tasknorm = table.rows
+    assert table.benches[0] == "alpha (steps 1) together"
+    assert running.cells["alpha (steps 5) difference"].mean == pytest.approx(-0.225)
+    assert running.cells["alpha (steps 1) difference"].mean == pytest.approx(0.225)
+    assert "alpha (steps 5) together" not in tasknorm.cells
+    assert tasknorm.cells["alpha (steps 1) difference"].mean == pytest.approx(0.225)  # of seed 0
+    assert tasknorm.cells["alpha (steps 1) together"].spread
+    assert table.notes[-1] == "[1] seeds 0,1 (alpha (steps 1) together), 0 (alpha (steps 1) alone)."
+
+
+def test_norm_modes_need_two_modes_and_scores_of_queries_alone() -> None:
+    assert tables.norm_tables(both_ways("running", A, B)) == []
+    assert tables.norm_tables([record(norm="running"), record(norm="tasknorm")]) == []
+    steps = (score(condition={"steps": 1}),)
+    assert tables.norm_tables([record(scores=steps, norm=norm) for norm in ("running", "tasknorm")]) == []
+    elsewhere = both_ways("running", A, B) + both_ways("tasknorm", A, B, preset="paper")
+    assert tables.norm_tables(elsewhere) == []
+
+
+# ------------------------------------------------------------------------------------------------- command line
+
+
+def call(folder: Path, *arguments: str) -> Any:
+    return CliRunner().invoke(app, ["table", "--results", str(folder), *arguments], env={"COLUMNS": "200"})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for r in [
+        *(r for norm in ("running", "transductive") for r in both_ways(norm, A, B, key=f"{norm} alpha")),
+        of("beta", *B),
+        of("gamma", *B[::-1]),
+        of("gamma", *A, bench="mini5w1s"),
+    ]:
+        results.save(r, tmp_path)
+    return tmp_path
+
+
+def test_table_prints_the_norm_modes_and_writes_all_files(folder: Path) -> None:
+    shown = call(folder).output
+    assert "accuracy on omni5w1s by norm mode" in shown
+    assert "accuracy_by_asked (%" in shown
+    assert "paired differences" not in shown
+    written = {path.name for path in (folder / "tables").iterdir()}
+    names = ("accuracy", "accuracy_by_asked", "accuracy_by_asked_last", "paired", "norm_modes")
+    assert written == {"long.csv", *(f"{name}.{form}" for name in names for form in ("md", "tex"))}
+    for form, render in (("md", tables.to_markdown), ("tex", tables.to_latex)):
+        (table,) = tables.norm_tables(results.load_all(folder))
+        assert (folder / "tables" / f"norm_modes.{form}").read_text(encoding="utf-8") == render(table)
+        assert render(table) in call(folder, "--format", "markdown" if form == "md" else "latex").output
+
+
+def test_table_paired_in_every_format(folder: Path) -> None:
+    chosen = [r for r in results.load_all(folder) if r.method != "beta"]
+    found = tables.compare(chosen)
+    (table,) = tables.paired_tables(found)
+    options = ("--paired", "--methods", "alpha,gamma", "--bench", "omni5w1s")
+    assert "alpha minus gamma" in call(folder, *options).output
+    assert call(folder, *options, "--format", "markdown").output == tables.to_markdown(table) + "\n"
+    assert call(folder, *options, "--format", "latex").output == tables.to_latex(table) + "\n"
+    assert call(folder, *options, "--format", "csv").output == tables.paired_csv(found)
+
+
+def test_table_paired_against_one_method(folder: Path) -> None:
+    def methods(*arguments: str) -> list[list[str]]:
+        rows = call(folder, "--paired", "--against", "beta", "--format", "csv", *arguments).output.splitlines()[1:]
+        return [row.split(",")[1:3] for row in rows]
+
+    assert methods() == [["alpha", "beta"], ["gamma", "beta"]]
+    assert methods("--methods", "gamma") == [["gamma", "beta"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--against", "beta"], "--against chooses paired differences; got --against beta alone. Add --paired."),
+        (["--paired", "--against", "bet"], "Did you mean 'beta'? Known: alpha, beta, gamma."),
+        (["--paired", "--bench", "mini5w1s"], "needs two methods measured alike on one bench"),
+        (["--paired", "--methods", "beta"], "There are: omni5w1s beta (norm running, queries 15,"),
+    ],
+)
+def test_what_cannot_be_paired_is_refused(folder: Path, arguments: list[str], message: str) -> None:
+    result = call(folder, *arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
 # -------------------------------------------------------------------------------------------------------- writing
 
 
@@ -442,6 +799,8 @@ def test_write_tables_is_the_same_every_time_and_in_any_order(tmp_path: Path) ->
         "tables/long.csv",
         "tables/accuracy.md",
         "tables/accuracy.tex",
+        "tables/paired.md",
+        "tables/paired.tex",
     ]
     assert sorted(p.name for p in (tmp_path / "one" / "tables").iterdir()) == sorted(p.name for p in paths)
     assert [p.read_bytes() for p in paths] == [p.read_bytes() for p in again]
