@@ -1,0 +1,33 @@
+"""Calibration: do the predictive probabilities mean what they say? Expected calibration error and Brier score.
+
+References: Guo, Pleiss, Sun & Weinberger, On Calibration of Modern Neural Networks, ICML 2017 (ECE, 15 bins);
+Brier, Verification of Forecasts Expressed in Terms of Probability, Monthly Weather Review 1950.
+
+The ECE pools the queries of all test tasks in its bins; how its scores are laid on tasks is told at
+:data:`mlpip_bench.metrics.ECE`. The bins are kept with the scores, for the reliability diagram.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.distributions import Categorical
+
+from mlpip_bench.api import EvalProtocol
+from mlpip_bench.evaluate import Evaluation, score
+from mlpip_bench.metrics import BRIER, ECE, reliability
+from mlpip_bench.results import Scores
+
+
+class Calibration(EvalProtocol):
+    """Expected calibration error and Brier score on the bench's fixed test tasks."""
+
+    description = "gap between confidence and accuracy (15 bins over all queries), and squared error of probabilities"
+    metrics = (ECE, BRIER)
+
+    def measure(self, evaluation: Evaluation) -> list[Scores]:
+        """One score a test task; a single task's ECE score may be negative."""
+        probs = torch.cat([predictive.probs for predictive, _ in evaluation.predictions])  # type: ignore[attr-defined]
+        y = torch.cat([y for _, y in evaluation.predictions])
+        pooled = Categorical(probs, validate_args=False)
+        ece = evaluation.labelled(ECE, score(ECE, [(pooled, y)]), detail=reliability(pooled, y))
+        return [ece, *evaluation.scores((BRIER,))]
