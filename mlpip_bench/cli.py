@@ -1,4 +1,4 @@
-"""Command line: ``run``, ``table``, ``list`` and ``data``."""
+"""Command line: ``run``, ``table``, ``figures``, ``list`` and ``data``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
-from mlpip_bench import __version__, published, registry, results, runner, tables
-from mlpip_bench.benches import DATASETS, LISTED, PRESETS, TEST_QUERIES, parse_bench
+from mlpip_bench import __version__, published, registry, results, runner, tables, testing
+from mlpip_bench.benches import GRAMMAR, LISTED, PRESETS, TEST_QUERIES, parse_bench
 from mlpip_bench.datasets import catalog
 from mlpip_bench.datasets.omniglot import Resize, Split
 from mlpip_bench.errors import UserError
@@ -156,13 +156,13 @@ def _common(
     "python -m mlpip_bench run --methods maml --bench omni5w1s --set maml.test_steps=5 --norm transductive --queries 1"
 )
 def run(
-    bench: Annotated[str, typer.Option(help="Benches, with commas: (omni|tiny|mini)<way>w<shot>s.")],
+    bench: Annotated[str, typer.Option(help="Benches, with commas (see: list benches).")],
     methods: Annotated[str, typer.Option(help="Methods, with commas (see: list methods).")],
     protocols: Annotated[str, typer.Option(help="Protocols, with commas (see: list protocols).")] = "accuracy,nll",
     seeds: Annotated[str, typer.Option("--seeds", "--seed", help="Training seeds, with commas.")] = "0",
-    norm: Annotated[str, typer.Option(help=f"Normalisation of all methods: {', '.join(NORM_MODES)}.")] = (
-        runner.DEFAULT_NORM
-    ),
+    norm: Annotated[
+        str, typer.Option(help=f"Normalisation of all methods; several with commas, or all: {', '.join(NORM_MODES)}.")
+    ] = runner.DEFAULT_NORM,
     preset: Annotated[str, typer.Option(help=f"Budget: {', '.join(PRESETS)}.")] = "quick",
     iterations: Annotated[int | None, typer.Option(help="Training iterations, instead of the preset's.")] = None,
     test_tasks: Annotated[int | None, typer.Option(help="Test tasks, instead of the preset's.")] = None,
@@ -192,7 +192,7 @@ def run(
         benches=_names(bench),
         protocols=_names(protocols),
         seeds=_seeds(seeds),
-        norm=norm,  # type: ignore[arg-type]  # plan_cells checks these names, with a suggestion
+        norms=NORM_MODES if norm == "all" else _names(norm),  # type: ignore[arg-type]  # plan_cells checks these names, with a suggestion
         preset=preset,
         queries=queries,
         overrides=_overrides(set_ or [], {"iterations": iterations, "test_tasks": test_tasks}),
@@ -210,7 +210,7 @@ def run(
     records = results.load_all(config.results)
     if records:
         tables.write_tables(records, config.results)
-    asked = {cell.record_key(protocol) for cell in cells for protocol in config.protocols}
+    asked = {cell.record_key(protocol) for cell in cells for protocol in cell.protocols}
     # The last models' tables are in the folder; here they would push the main ones off the screen.
     _print_tables([record for record in records if record.key in asked], last=False)
     _print_summary(summary, config.results)
@@ -235,11 +235,14 @@ def _print_configuration(cells: list[runner.Cell]) -> None:
 
 
 def _print_tables(records: list[Record], *, last: bool) -> None:
-    if records:
-        for table in tables.wide_tables(records, published.load()):
-            if last or not table.metric.endswith("_last"):
-                out.print(tables.to_rich(table, width=out.width))
-                out.print()
+    wide = tables.wide_tables(records, published.load())
+    _print_wide([table for table in wide if last or not table.metric.endswith("_last")] + tables.norm_tables(records))
+
+
+def _print_wide(shown: list[tables.WideTable]) -> None:
+    for table in shown:
+        out.print(tables.to_rich(table, width=out.width))
+        out.print()
 
 
 def _print_summary(summary: runner.Summary, folder: Path) -> None:
@@ -251,34 +254,94 @@ def _print_summary(summary: runner.Summary, folder: Path) -> None:
 
 
 @app.command(
-    epilog="Examples:\n\npython -m mlpip_bench table\n\npython -m mlpip_bench table --format csv > results.csv"
+    epilog="Examples:\n\npython -m mlpip_bench table\n\npython -m mlpip_bench table --format csv > results.csv\n\n"
+    "python -m mlpip_bench table --paired --against versa"
 )
 def table(
     results_folder: Results = Path("results"),
     format_: Annotated[TableFormat, typer.Option("--format", help="Form on standard output.")] = TableFormat.text,
     bench: Annotated[str | None, typer.Option(help="Only these benches, with commas.")] = None,
     methods: Annotated[str | None, typer.Option(help="Only these methods, with commas.")] = None,
+    paired: Annotated[
+        bool, typer.Option("--paired", help="Print differences of methods, paired over the test tasks, instead.")
+    ] = False,
+    against: Annotated[
+        str | None, typer.Option(metavar="METHOD", help="With --paired: only differences to this method.")
+    ] = None,
 ) -> None:
     """Regenerate the comparison tables from records, and print them."""
+    if against is not None and not paired:
+        raise UserError(f"--against chooses paired differences; got --against {against} alone. Add --paired.")
     records = results.load_all(results_folder)
     tables.write_tables(records, results_folder)
+    wanted = _names(methods) and _names(f"{methods},{against or ''}")  # what is compared against is needed, too
     chosen = [
         record
         for record in records
-        if record.bench in (_names(bench) or (record.bench,)) and record.method in (_names(methods) or (record.method,))
+        if record.bench in (_names(bench) or (record.bench,)) and record.method in (wanted or (record.method,))
     ]
     if not chosen:
         asked = " ".join(f"--{k} {v}" for k, v in (("bench", bench), ("methods", methods)) if v is not None)
         have = ", ".join(sorted({f"{r.bench} {r.method}" for r in records}))
         raise UserError(f"no record matches {asked}. There are: {have}.")
     quoted = [row for row in published.load() if row.bench in (_names(bench) or (row.bench,))]
+    comparisons = tables.compare(chosen, against) if paired else []
+    if paired and not comparisons:
+        raise tables.nothing_to_pair(chosen)
     if format_ is TableFormat.csv:
-        typer.echo(tables.to_csv(chosen, quoted), nl=False)
-    elif format_ is TableFormat.text:
-        _print_tables(chosen, last=True)
+        typer.echo(tables.paired_csv(comparisons) if paired else tables.to_csv(chosen, quoted), nl=False)
+        return
+    shown = tables.paired_tables(comparisons) or [*tables.wide_tables(chosen, quoted), *tables.norm_tables(chosen)]
+    if format_ is TableFormat.text:
+        _print_wide(shown)
     else:
         render = tables.to_markdown if format_ is TableFormat.markdown else tables.to_latex
-        typer.echo("\n".join(render(wide) for wide in tables.wide_tables(chosen, quoted)))
+        typer.echo("\n".join(map(render, shown)))
+
+
+@app.command(epilog="Example:\n\npython -m mlpip_bench figures --results results")
+def figures(results_folder: Results = Path("results")) -> None:
+    """Regenerate the figures from records, and print where they are."""
+    from mlpip_bench.figures import write_figures  # here, since plotting packages take a second to import
+
+    for path in write_figures(results.load_all(results_folder), results_folder):
+        typer.echo(path)
+
+
+@app.command(
+    epilog="Examples:\n\npython -m mlpip_bench check versa maml\n\npython -m mlpip_bench check --all",
+)
+def check(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Methods (see: list methods).")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All installed methods.")] = False,
+) -> None:
+    """Check that methods keep what the comparison relies on; the conformance suite, see docs/conformance.md."""
+    if bool(names) == everything:
+        raise UserError(f"check takes names of methods, or --all; got {'both' if names else 'neither'}.")
+    plugins, failed = {}, []
+    for name in registry.method_names() if everything else dict.fromkeys(names or ()):
+        try:
+            plugins[name] = registry.method(name)
+        except UserError as error:
+            if not everything:
+                raise
+            failed.append(name)  # somebody's broken plugin keeps no other from being checked
+            err.print(f"[bold red]failed:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+    for name, plugin in plugins.items():
+        with err.status(f"checking {name}"):
+            checked = testing.check_method(plugin)
+        table = _table(name, "result", "what it protects, and what came")
+        for result in checked:
+            colour = "red" if result.status == "failed" else "default"
+            text = "\n".join(part for part in (result.protects, result.detail) if part)
+            table.add_row(result.name, f"[{colour}]{result.status}[/]", escape(text))
+        out.print(table)
+        if any(result.status == "failed" for result in checked):
+            failed.append(name)
+    total = len(plugins.keys() | set(failed))
+    err.print(f"{total - len(failed)} of {total} methods pass" + (f"; failed: {', '.join(failed)}" if failed else ""))
+    if failed:
+        raise typer.Exit(1)
 
 
 @list_app.command("methods")
@@ -301,7 +364,11 @@ def list_protocols() -> None:
     """Installed protocols with their metrics."""
     table = _table("protocol", "metrics", "what it measures")
     for name in registry.protocol_names():
-        protocol = registry.protocol(name)
+        try:
+            protocol = registry.protocol(name)
+        except UserError as error:
+            table.add_row(name, f"[red]{escape(str(error))}[/]", "")
+            continue
         metrics = ", ".join(f"{metric.name} ({metric.unit})" for metric in protocol.metrics)
         table.add_row(name, metrics, protocol.description)
     out.print(table)
@@ -315,7 +382,7 @@ def list_benches() -> None:
         bench = parse_bench(name)
         table.add_row(name, bench.data.title, str(bench.way), str(bench.shot), bench.data.needs)
     out.print(table)
-    out.print(f"Any ({'|'.join(DATASETS)})<way>w<shot>s works, for example omni10w3s.", highlight=False)
+    out.print(GRAMMAR, highlight=False, markup=False)
 
 
 @list_app.command("data")

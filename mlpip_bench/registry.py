@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeVar
+from typing import Any, get_args
 
-from mlpip_bench.api import EvalProtocol, Method
+from mlpip_bench.api import EvalProtocol, Method, TaskKind
 from mlpip_bench.errors import UserError, unknown_name
-
-Plugin = TypeVar("Plugin")
+from mlpip_bench.metrics import Metric
 
 
 def _installed(group: str) -> dict[str, dict[str, EntryPoint]]:
@@ -36,15 +37,17 @@ def method(name: str) -> type[Method[Any]]:
     Raises:
         UserError: no such method, or its plugin cannot be imported or is no complete ``Method``.
     """
-    return _load("method", name, Method)  # type: ignore[type-abstract]  # _load refuses abstract ones
+    plugin: type[Method[Any]] = _load("method", name, method_faults)
+    return plugin
 
 
 def protocol(name: str) -> type[EvalProtocol]:
     """The protocol of that name; raises as :func:`method` does."""
-    return _load("protocol", name, EvalProtocol)  # type: ignore[type-abstract]
+    plugin: type[EvalProtocol] = _load("protocol", name, protocol_faults)
+    return plugin
 
 
-def _load(kind: str, name: str, base: type[Plugin]) -> type[Plugin]:
+def _load(kind: str, name: str, faults: Callable[[Any], list[str]]) -> Any:
     known = _installed(f"mlpip_bench.{kind}s")
     if not known:
         raise UserError(
@@ -53,18 +56,63 @@ def _load(kind: str, name: str, base: type[Plugin]) -> type[Plugin]:
     if name not in known:
         raise unknown_name(kind, name, known)
     if len(known[name]) > 1:
+        origins = " and by ".join(sorted(map(_origin, known[name].values())))
         raise UserError(
-            f"a {kind}'s name must be unique; {name!r} is registered by {' and by '.join(sorted(known[name]))}. "
+            f"a {kind}'s name must be unique; {name!r} is registered by {origins}. "
             "Uninstall the package of one of them, or rename its entry point."
         )
     ((value, entry),) = known[name].items()
     try:
         plugin = entry.load()
     except Exception as error:  # a third party's import can fail in any way; it is named, not hidden
-        raise UserError(f"{kind} {name!r} ({value}) cannot be imported: {error!r}") from error
-    if not (isinstance(plugin, type) and issubclass(plugin, base)):
-        raise UserError(f"{kind} {name!r} must be a subclass of {base.__name__}; {value} is {plugin!r}.")
-    if inspect.isabstract(plugin):
-        missing = ", ".join(sorted(getattr(plugin, "__abstractmethods__", ())))
-        raise UserError(f"{kind} {name!r} ({value}) lacks {missing}.")
+        raise UserError(f"{kind} {name!r} ({_origin(entry)}) cannot be imported: {error!r}") from error
+    if found := faults(plugin):
+        raise UserError(f"{kind} {name!r} ({value}) {'; it '.join(found)}.")
     return plugin
+
+
+def _origin(entry: EntryPoint) -> str:
+    return f"{entry.value} of the package {entry.dist.name}" if entry.dist else entry.value
+
+
+def method_faults(plugin: Any) -> list[str]:
+    """What keeps a class from being a method, as ends of a sentence that begins with its name."""
+    if faults := _class_faults(plugin, Method, ("reference", "psi")):
+        return faults
+    kinds = get_args(TaskKind)
+    if not (isinstance(plugin.handles, tuple) and plugin.handles and set(plugin.handles) <= set(kinds)):
+        faults.append(f"must have in handles a tuple of some of {', '.join(kinds)}; got {plugin.handles!r}")
+    settings: Any = plugin.Settings
+    is_dataclass = isinstance(settings, type) and dataclasses.is_dataclass(settings)
+    if not (is_dataclass and settings.__dataclass_params__.frozen):
+        faults.append(f"must have as Settings a frozen dataclass; got {settings!r}")
+    elif needed := [
+        f.name for f in dataclasses.fields(settings) if f.init and f.default is f.default_factory is dataclasses.MISSING
+    ]:
+        faults.append(f"must have a default for every field of Settings; {', '.join(needed)} has none")
+    if not isinstance(plugin.presets, Mapping):
+        faults.append(f"must have as presets a mapping; got {plugin.presets!r}")
+    if not (isinstance(plugin.xfail_checks, Mapping) and all(map(_is_text, plugin.xfail_checks.values()))):
+        faults.append(f"must have as xfail_checks a mapping of checks to reasons; got {plugin.xfail_checks!r}")
+    return faults
+
+
+def protocol_faults(plugin: Any) -> list[str]:
+    """What keeps a class from being a protocol, as :func:`method_faults` says it."""
+    if faults := _class_faults(plugin, EvalProtocol, ("description", "metrics")):
+        return faults
+    if not (isinstance(plugin.metrics, tuple) and all(isinstance(metric, Metric) for metric in plugin.metrics)):
+        faults.append(f"must have as metrics a tuple of Metric; got {plugin.metrics!r}")
+    return faults
+
+
+def _class_faults(plugin: Any, base: type, attributes: tuple[str, ...]) -> list[str]:
+    if not (isinstance(plugin, type) and issubclass(plugin, base)):
+        return [f"must be a subclass of {base.__name__}; it is {plugin!r}"]
+    missing = sorted(getattr(plugin, "__abstractmethods__", ())) if inspect.isabstract(plugin) else []
+    missing += [name for name in attributes if not getattr(plugin, name, None)]
+    return [f"lacks {', '.join(missing)}"] if missing else []
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())

@@ -56,7 +56,8 @@ def test_the_main_job_writes_records_and_tables_and_prints_them(finished):
         assert record.training["tasks_seen"] == 4
         assert record.config["settings"] is not None
         assert record.environment["torch"]
-    wide = {f"{metric}.{form}" for metric in ("accuracy", "accuracy_last", "nll", "nll_last") for form in ("md", "tex")}
+    names = ("accuracy", "accuracy_last", "nll", "nll_last", "paired")
+    wide = {f"{name}.{form}" for name in names for form in ("md", "tex")}
     assert {p.name for p in (finished / "tables").iterdir()} == wide | {"long.csv"}
 
 
@@ -131,9 +132,9 @@ def test_it_works_from_any_directory(tmp_path, monkeypatch):
 
 def test_lists_show_what_is_installed():
     for what, names in (
-        ("methods", ["versa", "maml", "protonets", "Gordon et al. 2019"]),
+        ("methods", [*registry.method_names(), "Gordon et al. 2019"]),
         ("benches", ["omni5w1s", "mini5w5s", "tiny5w1s"]),
-        ("protocols", ["accuracy", "nll"]),
+        ("protocols", ["accuracy", "nll", "calibration", "ece", "brier", "steps", "one_at_a_time"]),
         ("data", ["omni", "tiny", "mini"]),
     ):
         output = call("list", what).output

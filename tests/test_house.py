@@ -322,9 +322,12 @@ def contributing_block(language: str) -> str:
     return block
 
 
+WORKED = REPOSITORY / "docs" / "example_plugin" / "cosine_means.py"
+
+
 def worked_method() -> type[Method]:
     module = ModuleType("worked_method")
-    exec(compile(contributing_block("python"), "CONTRIBUTING.md", "exec"), module.__dict__)
+    exec(compile(WORKED.read_text(encoding="utf-8"), WORKED, "exec"), module.__dict__)
     (plugin,) = (v for v in vars(module).values() if isinstance(v, type) and issubclass(v, Method) and v is not Method)
     return plugin
 
@@ -356,10 +359,12 @@ def test_the_worked_method_predicts_and_learns():
 
 
 def test_the_worked_method_follows_the_rules_it_shows(tmp_path):
-    plugin, code = worked_method(), contributing_block("python")
-    assert len(re.sub(r'^""".*?^"""', "", code, flags=re.S | re.M).split("\nclass ")[1].splitlines()) < 40
+    plugin, code = worked_method(), WORKED.read_text(encoding="utf-8")
+    assert len(code.splitlines()) < 60  # as CONTRIBUTING says
     assert uncited(plugin.reference, ast.get_docstring(ast.parse(code))) == []
     (tmp_path / "cosine.py").write_text(code)
+    entry_points = tomllib.loads((WORKED.parent / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert entry_points == {"mlpip_bench.methods": {"cosine": f"{WORKED.stem}:{plugin.__name__}"}}
     (name, value), *more = tomllib.loads(contributing_block("toml")).items()
     assert not more
     assert unregistered(tmp_path, "methods", {name: value}) == []
@@ -369,7 +374,7 @@ def test_the_worked_method_follows_the_rules_it_shows(tmp_path):
 
 def test_the_files_that_contributing_names_exist():
     text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"(?<![\w./])(?:tests|methods|protocols|mlpip_bench|\.ci)/[\w./-]*", text)) - {
+    named = set(re.findall(r"(?<![\w./])(?:tests|methods|protocols|mlpip_bench|docs|\.ci)/[\w./-]*", text)) - {
         "methods/cosine.py"
     }
     missing = [name for name in sorted(named) if not (REPOSITORY / name).exists()]

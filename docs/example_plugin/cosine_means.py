@@ -1,0 +1,44 @@
+"""Meta-Baseline: softmax over the cosines between a query and the class means.
+
+psi: the class means of the features on the unit sphere, a point mass.
+Reference: Chen, Liu, Xu, Darrell & Wang, ICCV 2021.
+
+Differences from their paper: no pre-training as a classifier of all training classes.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical, Distribution
+from torch.nn.functional import normalize
+
+from mlpip_bench.api import Method, NoSettings, Posterior, Problem
+from mlpip_bench.distributions import Delta
+from mlpip_bench.networks import FeatureExtractor
+from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.tasks import Labelled, TaskBatch
+
+
+class CosineMeans(Method[Delta]):
+    """Nearest class mean by cosine, with a learned temperature."""
+
+    reference = "Chen et al. 2021, Meta-Baseline: Exploring Simple Meta-Learning for Few-Shot Learning (ICCV)"
+    psi = "point mass at the class means on the unit sphere"
+
+    def __init__(self, problem: Problem, settings: NoSettings) -> None:
+        super().__init__(problem, settings)
+        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
+        self.scale = nn.Parameter(torch.tensor(10.0))
+
+    def amortize(self, support: Labelled) -> Posterior[Delta]:
+        """Class means, and the statistics that normalise the queries."""
+        features, statistics = self.extractor(support.x)
+        return Posterior(Delta(normalize(support.class_means(features), dim=-1), event_dim=2), statistics)
+
+    def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
+        """Softmax of the scaled cosines."""
+        features, _ = self.extractor(query_x, q.support)
+        return Categorical(logits=self.scale * normalize(features, dim=-1) @ q.psi.mean.mT, validate_args=False)
+
+    def loss(self, batch: TaskBatch) -> Tensor:
+        """Mean cross-entropy of the queries, in nats."""
+        return mlpip_loss(self.predictive(self.amortize(batch.support), batch.query.x), batch.query)
