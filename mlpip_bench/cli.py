@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
-from mlpip_bench import __version__, published, registry, results, runner, tables, testing
+from mlpip_bench import __version__, published, registry, rendering, results, runner, tables, testing
 from mlpip_bench.benches import GRAMMAR, LISTED, PRESETS, TEST_QUERIES, parse_bench
 from mlpip_bench.datasets import catalog
 from mlpip_bench.datasets.omniglot import Resize, Split
@@ -239,9 +239,9 @@ def _print_tables(records: list[Record], *, last: bool) -> None:
     _print_wide([table for table in wide if last or not table.metric.endswith("_last")] + tables.norm_tables(records))
 
 
-def _print_wide(shown: list[tables.WideTable]) -> None:
+def _print_wide(shown: list[rendering.WideTable]) -> None:
     for table in shown:
-        out.print(tables.to_rich(table, width=out.width))
+        out.print(rendering.to_rich(table, width=out.width))
         out.print()
 
 
@@ -295,7 +295,7 @@ def table(
     if format_ is TableFormat.text:
         _print_wide(shown)
     else:
-        render = tables.to_markdown if format_ is TableFormat.markdown else tables.to_latex
+        render = rendering.to_markdown if format_ is TableFormat.markdown else rendering.to_latex
         typer.echo("\n".join(map(render, shown)))
 
 

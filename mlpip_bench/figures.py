@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-import statistics
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,7 +22,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mlpip_bench.errors import UserError
-from mlpip_bench.results import Record, Scores, mean_ci95, write_atomically
+from mlpip_bench.paired import mean_over_seeds
+from mlpip_bench.results import Record, Scores, facts, mean_ci95, write_atomically
 
 _STYLE = ("default", seaborn.axes_style("ticks"), {"font.size": 8, "axes.titlesize": 8, "pdf.fonttype": 42})
 _COLOURS = seaborn.color_palette("colorblind")
@@ -42,17 +42,17 @@ def _configurations(
         metric: its name.
         conditions: names of the test conditions that the scores must have, and no others.
     """
-    by_method: dict[str, list[tuple[dict[str, Any], int, Scores]]] = defaultdict(list)
+    by_method: dict[str, list[tuple[dict[str, object], int, Scores]]] = defaultdict(list)
     for record in sorted(records, key=lambda r: (r.method, r.seed, r.key)):
         for score in record.scores:
             if score.metric == metric and score.model == "best" and set(score.condition) == set(conditions):
-                by_method[record.method].append((_facts(record, score), record.seed, score))
+                by_method[record.method].append((facts(record, score), record.seed, score))
     labelled: dict[str, list[tuple[int, Scores]]] = defaultdict(list)
     for method, found in by_method.items():
-        names = sorted({name for facts, *_ in found for name in facts})
-        differing = [name for name in names if len({str(facts.get(name)) for facts, *_ in found}) > 1]
-        for facts, seed, score in found:
-            told = (f"{name.rpartition('.')[2].replace('_', ' ')} {facts.get(name, 'unset')}" for name in differing)
+        names = sorted({name for known, *_ in found for name in known} - {"inductive"})  # norm tells it
+        differing = [name for name in names if len({str(known.get(name)) for known, *_ in found}) > 1]
+        for known, seed, score in found:
+            told = (f"{name.rpartition('.')[2].replace('_', ' ')} {known.get(name, 'unset')}" for name in differing)
             labelled[", ".join([method, *told])].append((seed, score))
     configurations = {}
     for label, group in sorted(labelled.items()):
@@ -62,28 +62,14 @@ def _configurations(
     return configurations
 
 
-def _facts(record: Record, score: Scores) -> dict[str, Any]:
-    """All that makes a configuration, except its seed."""
-    return {
-        **{name: value for name, value in record.config.items() if name != "settings"},
-        **{f"settings.{name}": value for name, value in record.config["settings"].items()},
-        **{f"data.{name}": value for name, value in record.data.get("options", {}).items()},
-        "data": record.data["fingerprint"][:12],
-        "device": record.device,
-        "protocol": record.protocol,
-        "version": record.environment.get("mlpip_bench"),
-        **{name: getattr(score, name) for name in ("way", "shot", "queries")},
-    }
-
-
 def _mean_ci95(seeds: Sequence[Scores]) -> tuple[float, float]:
     """Mean and 95 % half-width over tasks of the mean over seeds, which share their test tasks; as in the tables."""
-    return mean_ci95([statistics.fmean(task) for task in zip(*(s.per_task for s in seeds), strict=True)])
+    return mean_ci95(mean_over_seeds([seed.per_task for seed in seeds]))
 
 
 def _title(what: str, records: Sequence[Record]) -> str:
-    real = records[0].data["source"] == "real"
-    return f"{what} on {records[0].bench}" + ("" if real else ", stand-in data")
+    stand_in = records[0].data["source"] == "procedural"
+    return f"{what} on {records[0].bench}" + (", stand-in data" if stand_in else "")
 
 
 # ---------------------------------------------------------------------------------------------------- reliability
@@ -241,7 +227,7 @@ def write_figures(records: Sequence[Record], results: Path) -> list[Path]:
     """
     groups: dict[tuple[str, bool], list[Record]] = defaultdict(list)
     for record in records:
-        groups[record.bench, record.data["source"] != "real"].append(record)
+        groups[record.bench, record.data["source"] == "procedural"].append(record)
     written = []
     with style.context(_STYLE):
         for name, draw in FIGURES.items():

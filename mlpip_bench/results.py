@@ -115,6 +115,23 @@ class Record:
 _RECORD = TypeAdapter(Record)
 
 
+def facts(record: Record, score: Scores) -> dict[str, object]:
+    """All that tells a measured configuration from others, by name; its seed is no part of it."""
+    return {
+        **{name: value for name, value in record.config.items() if name not in ("settings", "seed")},
+        **{f"settings.{name}": value for name, value in record.config.get("settings", {}).items()},
+        **{f"data.{name}": value for name, value in record.data.get("options", {}).items()},
+        "data.name": record.data.get("name", ""),
+        "data.fingerprint": record.data["fingerprint"][:12],
+        **{name: getattr(record, name) for name in ("method", "device", "protocol")},
+        "source": record.data["source"],
+        "inductive": "yes" if record.inductive else "no",
+        "queries": score.queries,
+        "test_tasks": len(score.per_task),
+        **({"version": record.environment["mlpip_bench"]} if "mlpip_bench" in record.environment else {}),
+    }
+
+
 def mean_ci95(per_task: Sequence[float]) -> tuple[float, float]:
     """Mean and Student-t 95 % half-width over tasks: t(0.975, n-1) s / sqrt(n), with ddof 1.
 

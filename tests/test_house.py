@@ -242,7 +242,12 @@ def test_prose_may_name_a_method(prose):
 
 
 @pytest.mark.parametrize(
-    "module", [m for m in ("published", "results", "tables", "figures", "report") if (ENGINE / f"{m}.py").is_file()]
+    "module",
+    [
+        m
+        for m in ("published", "results", "paired", "tables", "rendering", "figures", "report")
+        if (ENGINE / f"{m}.py").is_file()
+    ],
 )
 def test_tables_and_figures_load_no_model_code(module, tmp_path):
     code = (

@@ -13,7 +13,9 @@ ITERATIONS = 60  # of 4 tasks; uniform guessing has accuracy 0.2 and costs log 5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", registry.method_names())
+@pytest.mark.parametrize(
+    "method", [name for name in registry.method_names() if "classification" in registry.method(name).handles]
+)
 def test_a_short_training_leads_far_above_chance(method, data_root, tmp_path):
     config = RunConfig(
         methods=(method,),
@@ -21,7 +23,7 @@ def test_a_short_training_leads_far_above_chance(method, data_root, tmp_path):
         source="real",
         data_root=data_root,
         device="cpu",
-        overrides={"*": {"iterations": ITERATIONS, "test_tasks": 60, "validation_tasks": 20}},
+        overrides={"*": {"iterations": ITERATIONS, "test_tasks": 40, "validation_tasks": 20}},
         results=tmp_path,
     )
     (cell,) = plan_cells(config)
@@ -29,6 +31,6 @@ def test_a_short_training_leads_far_above_chance(method, data_root, tmp_path):
     assert not run([cell], config, Quiet()).failed
     scores = {r.protocol: mean_ci95(r.scores[0].per_task) for r in load_all(tmp_path)}
     accuracy, half_width = scores["accuracy"]
-    assert accuracy - half_width > 0.4
+    assert accuracy - half_width > 0.3
     assert accuracy > sum(score(ACCURACY, untrained)) / 20
-    assert scores["nll"][0] < min(1.4, sum(score(NLL, untrained)) / 20)
+    assert scores["nll"][0] < min(1.45, sum(score(NLL, untrained)) / 20)

@@ -13,19 +13,13 @@ from mlpip_bench import registry
 from mlpip_bench.api import Problem
 from mlpip_bench.networks import ExtractorSpec
 from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.testing import Case
 
 SPEC = ExtractorSpec((1, 8, 8), blocks=2, channels=4)
 
 
-def batch(tasks: int = 2, way: int = 3, shots: int = 2, queries: int = 4) -> TaskBatch:
-    torch.manual_seed(0)
-
-    def labelled(per_class: int) -> Labelled:
-        y = torch.arange(way).repeat_interleave(per_class).expand(tasks, -1)
-        x = torch.rand(tasks, way * per_class, 1, 8, 8, dtype=torch.float64) + y[..., None, None, None] * 0.2
-        return Labelled(x, y, way)
-
-    return TaskBatch(labelled(shots), labelled(queries))
+def batch(way: int = 3) -> TaskBatch:
+    return Case(registry.method("protonets"), "classification").batch(tasks=2, way=way, queries=4)
 
 
 def make(name: str, norm: str = "metabn", way: int = 3, **settings: object):

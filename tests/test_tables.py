@@ -15,11 +15,11 @@ from rich.console import Console
 from scipy import stats
 from typer.testing import CliRunner
 
-from mlpip_bench import published, results, tables
+from mlpip_bench import published, rendering, results, tables
 from mlpip_bench.cli import app
 from mlpip_bench.errors import UserError
+from mlpip_bench.rendering import WideTable
 from mlpip_bench.results import Record, Scores
-from mlpip_bench.tables import WideTable
 
 LONG = "bench,method,protocol,metric,way,shot,queries,norm,preset,iterations,source,seed,device,tasks,mean,ci95,unit"
 BENCHES = ("omni5w1s", "omni5w5s", "omni20w1s", "omni20w5s", "mini5w1s", "mini5w5s")
@@ -84,7 +84,7 @@ def ours(*records: Record) -> list[tuple[str, dict[str, str]]]:
 
 def terminal(table: WideTable, width: int = 100) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False, color_system=None)
-    console.print(tables.to_rich(table, width=width))
+    console.print(rendering.to_rich(table, width=width))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -129,7 +129,7 @@ def test_one_task_has_no_interval() -> None:
     assert "procedural" not in tables.to_csv([single], [])
     assert tables.to_csv([single], []).splitlines()[1].endswith(",0,cpu,1,0.5,,fraction")
     table = wide(single)
-    for text in (tables.to_markdown(table), tables.to_latex(table).replace(r"$\pm$", "±"), terminal(table)):
+    for text in (rendering.to_markdown(table), rendering.to_latex(table).replace(r"$\pm$", "±"), terminal(table)):
         assert "50.00 ± n/a" in text
         assert "n/a: one test task has no interval" in text
         assert "inf" not in text
@@ -180,17 +180,17 @@ def test_seeds_are_averaged_task_by_task() -> None:
     assert cell.spread == f"sd {100 * spread:.2f}"
     assert row.attributes["seeds"] == "0,4"
     assert wide(record(*first)).rows[0].cells["omni5w1s"].spread == ""  # one seed has none
-    assert "(sd 2.36)" in tables.to_markdown(table)
+    assert "(sd 2.36)" in rendering.to_markdown(table)
     assert any("task by task" in note and "sd is the standard deviation (ddof 1)" in note for note in table.notes)
 
 
 def test_caption_says_what_the_interval_is() -> None:
     note = "± is the 95 % Student-t half-width over 4 test tasks (ddof 1), not over seeds."
     table = wide(record())
-    assert f"- {note}\n" in tables.to_markdown(table)
-    assert note.replace("±", r"$\pm$").replace("%", r"\%") in tables.to_latex(table)
+    assert f"- {note}\n" in rendering.to_markdown(table)
+    assert note.replace("±", r"$\pm$").replace("%", r"\%") in rendering.to_latex(table)
     assert note in terminal(table)
-    assert "Several seeds" not in tables.to_markdown(table)
+    assert "Several seeds" not in rendering.to_markdown(table)
     assert "over 2–4 test tasks" in wide(record(), record(0.1, 0.2, bench="mini5w1s")).notes[0]  # noqa: RUF001
 
 
@@ -220,7 +220,7 @@ def test_two_configurations_are_never_averaged(change: dict[str, Any], shown: st
     table = wide(record(), record(seed=seed, **change))
     assert len(table.rows) == 2
     assert all(not row.cells["omni5w1s"].spread for row in table.rows)
-    rows = [line for line in tables.to_markdown(table).splitlines() if line.startswith("| alpha")]
+    rows = [line for line in rendering.to_markdown(table).splitlines() if line.startswith("| alpha")]
     assert len(set(rows)) == 2
     assert sum(shown in row for row in rows) == 1
 
@@ -241,7 +241,7 @@ def test_budgets_of_several_benches_share_a_row_and_are_listed() -> None:
     (row,) = table.rows
     assert row.attributes["budget"] == "quick, 500–1500 it"  # noqa: RUF001
     note = "[1] iterations 1500 (omni5w1s), 500 (mini5w5s); seeds 0 (omni5w1s), 1 (mini5w5s)."
-    for text in (tables.to_markdown(table), tables.to_latex(table), terminal(table)):
+    for text in (rendering.to_markdown(table), rendering.to_latex(table), terminal(table)):
         assert note in text
         assert "alpha [1]" in text
 
@@ -327,8 +327,8 @@ def test_synthetic_tasks_stand_in_for_nothing() -> None:
     table = wide(record(bench="linear5s", source="synthetic"))
     assert table.benches == ("linear5s",)  # neither "at 1w5s"
     assert [row.label for row in table.rows] == ["alpha"]
-    assert "stand-in" not in tables.to_markdown(table) + tables.to_latex(table) + terminal(table)
-    assert "| synthetic |" in tables.to_markdown(table)
+    assert "stand-in" not in rendering.to_markdown(table) + rendering.to_latex(table) + terminal(table)
+    assert "| synthetic |" in rendering.to_markdown(table)
     assert wide(record(bench="linear5s", scores=(score(way=1, shot=10),))).benches == ("linear5s at 1w10s",)
 
 
@@ -394,7 +394,9 @@ def mixed() -> list[Record]:
 
 
 def test_golden_markdown() -> None:
-    text = tables.to_markdown(wide(record(0.5, 0.7), record(0.9, 1.0, method="beta", bench="zoo5w1s", iterations=10)))
+    text = rendering.to_markdown(
+        wide(record(0.5, 0.7), record(0.9, 1.0, method="beta", bench="zoo5w1s", iterations=10))
+    )
     assert text.startswith(
         "**accuracy (%, higher is better; model: best on validation)**\n"
         "\n"
@@ -413,26 +415,26 @@ def test_golden_markdown() -> None:
 
 def test_markdown_rows_have_a_cell_a_column() -> None:
     for table in tables.wide_tables(mixed(), published.load()):
-        lines = [line for line in tables.to_markdown(table).splitlines() if line.startswith("|")]
+        lines = [line for line in rendering.to_markdown(table).splitlines() if line.startswith("|")]
         assert len({line.count("|") for line in lines}) == 1
 
 
 def test_stand_in_results_are_marked_in_every_format_and_row() -> None:
     table = wide(*mixed())
     notice = "stand-in: measured on procedural data made in place of the real data set"
-    for text in (tables.to_markdown(table), tables.to_latex(table), terminal(table)):
+    for text in (rendering.to_markdown(table), rendering.to_latex(table), terminal(table)):
         assert notice in text
         assert "beta (stand-in)" in text
         assert "procedural" in text.split(notice)[0]
-    assert "| procedural |" in tables.to_markdown(table)
-    assert "& procedural &" in tables.to_latex(table)
+    assert "| procedural |" in rendering.to_markdown(table)
+    assert "& procedural &" in rendering.to_latex(table)
     everywhere = wide(record(source="procedural"))
-    assert "& procedural &" in tables.to_latex(everywhere)  # not moved to the caption
-    assert "stand-in" not in tables.to_markdown(wide(record()))
+    assert "& procedural &" in rendering.to_latex(everywhere)  # not moved to the caption
+    assert "stand-in" not in rendering.to_markdown(wide(record()))
 
 
 def test_latex_is_balanced_and_escaped() -> None:
-    text = tables.to_latex(wide(*mixed()))
+    text = rendering.to_latex(wide(*mixed()))
     plain = re.sub(r"\\[{}]", "", text)
     assert plain.count("{") == plain.count("}")
     assert text.count(r"\begin") == text.count(r"\end")
@@ -451,7 +453,7 @@ def test_latex_is_balanced_and_escaped() -> None:
 
 
 def test_latex_escapes_every_special_character() -> None:
-    assert tables._latex(r"\{}%_&#$~^<>±") == (
+    assert rendering._latex(r"\{}%_&#$~^<>±") == (
         r"\textbackslash{}\{\}\%\_\&\#\$\textasciitilde{}\textasciicircum{}$<$$>$$\pm$"
     )
 
@@ -483,7 +485,7 @@ def test_constant_columns_go_to_the_caption() -> None:
     assert "norm running, inductive yes, queries 15, budget quick, 1500 it, device cpu" in text
     assert (
         r"\caption{accuracy (\%, higher is better; model: best on validation). All our rows: norm"
-        in tables.to_latex(wide(record()))
+        in rendering.to_latex(wide(record()))
     )
 
 
@@ -508,7 +510,7 @@ def test_a_paired_difference_is_that_of_scipy_beside_the_unpaired() -> None:
 
 def test_the_paired_table_row_by_row() -> None:
     (table,) = tables.paired_tables(tables.compare([of("alpha", *A), of("beta", *B)]))
-    assert tables.to_markdown(table).startswith(
+    assert rendering.to_markdown(table).startswith(
         "**accuracy, paired differences (percentage points, higher is better; model: best on validation)**\n"
         "\n"
         "| methods | bench | norm | inductive | queries | budget | seeds | tasks | source "
@@ -518,7 +520,7 @@ def test_the_paired_table_row_by_row() -> None:
         "| +22.50 ± 15.23 | 40.83 | better |\n"
     )
     assert "Comparisons in this table: 1. Intervals and verdicts are not corrected" in terminal(table, 200)
-    assert r"unpaired $\pm$ & verdict" in tables.to_latex(table)
+    assert r"unpaired $\pm$ & verdict" in rendering.to_latex(table)
 
 
 def test_every_two_methods_of_every_bench_and_metric_or_those_against_one() -> None:
@@ -678,7 +680,7 @@ def test_norm_modes_show_the_paired_difference_of_queries_together_and_alone() -
         "accuracy on omni5w1s by norm mode (%, higher is better; model: best on validation; budget quick, 1500 it; "
         "15 queries a class; 4 test tasks; source real)"
     )
-    text = tables.to_markdown(table)
+    text = rendering.to_markdown(table)
     assert "| norm | inductive | seeds | alpha together | alpha alone | alpha difference |" in text
     assert "difference: together less alone" in text
     assert "stand-in" not in text
@@ -747,7 +749,7 @@ def test_table_prints_the_norm_modes_and_writes_all_files(folder: Path) -> None:
     written = {path.name for path in (folder / "tables").iterdir()}
     names = ("accuracy", "accuracy_by_asked", "accuracy_by_asked_last", "paired", "norm_modes")
     assert written == {"long.csv", *(f"{name}.{form}" for name in names for form in ("md", "tex"))}
-    for form, render in (("md", tables.to_markdown), ("tex", tables.to_latex)):
+    for form, render in (("md", rendering.to_markdown), ("tex", rendering.to_latex)):
         (table,) = tables.norm_tables(results.load_all(folder))
         assert (folder / "tables" / f"norm_modes.{form}").read_text(encoding="utf-8") == render(table)
         assert render(table) in call(folder, "--format", "markdown" if form == "md" else "latex").output
@@ -759,8 +761,8 @@ def test_table_paired_in_every_format(folder: Path) -> None:
     (table,) = tables.paired_tables(found)
     options = ("--paired", "--methods", "alpha,gamma", "--bench", "omni5w1s")
     assert "alpha minus gamma" in call(folder, *options).output
-    assert call(folder, *options, "--format", "markdown").output == tables.to_markdown(table) + "\n"
-    assert call(folder, *options, "--format", "latex").output == tables.to_latex(table) + "\n"
+    assert call(folder, *options, "--format", "markdown").output == rendering.to_markdown(table) + "\n"
+    assert call(folder, *options, "--format", "latex").output == rendering.to_latex(table) + "\n"
     assert call(folder, *options, "--format", "csv").output == tables.paired_csv(found)
 
 

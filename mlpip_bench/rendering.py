@@ -1,0 +1,236 @@
+"""Wide tables as Markdown, LaTeX and for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+ATTRIBUTES = (
+    "bench", "norm", "inductive", "queries", "budget", "settings", "device", "protocol", "seeds", "tasks", "source",
+)  # fmt: skip
+"""Columns of a wide table that say how a row was measured; one that all rows leave empty is not shown."""
+
+_ONLY_IF_VARYING = ("settings", "device", "protocol")
+"""Attributes that go to the caption in every format while all rows agree."""
+
+_PLAIN = ("bench", "budget", "source", "settings")
+"""Attributes whose values need no name beside them."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a wide table.
+
+    Attributes:
+        mean: in the metric's own unit.
+        ci95: half-width over tasks; ``None`` where there is none.
+        text: mean and half-width as shown.
+        spread: spread of the seeds' means as shown; empty for one seed.
+    """
+
+    mean: float
+    ci95: float | None
+    text: str
+    spread: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a wide table.
+
+    Attributes:
+        label: method, marked ``(stand-in)`` where the data was, and with the number of its note.
+        attributes: how it was measured, by name of the column.
+        cells: numbers by column.
+        bold: columns in which this row is among the best.
+    """
+
+    label: str
+    attributes: Mapping[str, str]
+    cells: Mapping[str, Cell]
+    bold: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class WideTable:
+    """All results of one metric, or another table of the same form.
+
+    Attributes:
+        metric: its name; ``..._by_steps`` for scores under a condition named ``steps``, ``..._last`` for the last
+            model of training rather than the best on validation.
+        title: metric, unit and direction.
+        benches: the columns; under a condition ``<bench>, <name> <value>``.
+        rows: our rows.
+        published: the paper's rows for the same benches.
+        notes: what the reader must know, one sentence or more each.
+        row_name: what a row is.
+    """
+
+    metric: str
+    title: str
+    benches: tuple[str, ...]
+    rows: tuple[Row, ...]
+    published: tuple[Row, ...]
+    notes: tuple[str, ...]
+    row_name: str = "method"
+
+    def attributes(self, *, keep: Sequence[str] = ("source",)) -> tuple[list[str], str]:
+        """Split the attributes into columns and caption.
+
+        Args:
+            keep: attributes that stay columns even when all our rows agree.
+
+        Returns:
+            Names of the columns, and the sentence that states the rest.
+        """
+        columns, constant = [], []
+        for name in ATTRIBUTES:
+            values = {row.attributes.get(name, "") for row in self.rows}
+            if values == {""}:
+                continue
+            if name in keep or len(values) > 1:
+                columns.append(name)
+            else:
+                constant.append(f"{name} {values.pop()}")
+        return columns, f"All our rows: {', '.join(constant)}." if constant else ""
+
+
+def to_markdown(table: WideTable) -> str:
+    """GitHub Markdown; the attributes are columns, so that a row can be read alone."""
+    names, constant = table.attributes(keep=[name for name in ATTRIBUTES if name not in _ONLY_IF_VARYING])
+
+    def line(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+    def row_line(row: Row) -> str:
+        return line([row.label, *(row.attributes.get(n, "") for n in names), *_cells(table, row, "**{}**".format)])
+
+    lines = [
+        line([table.row_name, *names, *table.benches]),
+        line(["---", *("---" for _ in names), *("---:" for _ in table.benches)]),
+        *(row_line(row) for row in table.rows),
+    ]
+    if table.published:
+        lines.append(line(["*published:*", *("" for _ in (*names, *table.benches))]))
+        lines += [row_line(row) for row in table.published]
+    notes = [f"- {note}" for note in _all_notes(table, constant)]
+    return "\n".join([f"**{table.title}**", "", *lines, "", *notes, ""])
+
+
+def to_latex(table: WideTable) -> str:
+    """A booktabs table that compiles as it is; what all rows share is in the caption."""
+    names, constant = table.attributes()
+
+    def row_line(row: Row) -> str:
+        cells = _cells(table, row, r"\textbf{{{}}}".format, escape=_latex)
+        return " & ".join([_latex(row.label), *(_latex(row.attributes.get(n, "")) for n in names), *cells]) + r" \\"
+
+    header = " & ".join(_latex(name) for name in (table.row_name, *names, *table.benches)) + r" \\"
+    lines = [
+        r"% \usepackage{booktabs}",
+        r"\begin{table}",
+        r"\centering\small",
+        rf"\caption{{{_latex(f'{table.title}. {constant}'.strip())}}}",
+        rf"\label{{tab:{table.metric}}}",
+        rf"\begin{{tabular}}{{l{'l' * len(names)}{'r' * len(table.benches)}}}",
+        r"\toprule",
+        header,
+        r"\midrule",
+        *(row_line(row) for row in table.rows),
+    ]
+    if table.published:
+        lines += [r"\midrule", *(row_line(row) for row in table.published)]
+    notes = [rf"\par {_latex(note)}" for note in table.notes]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\footnotesize", *notes, r"\end{table}", ""])
+
+
+def to_rich(table: WideTable, *, width: int = 100) -> Group:
+    """For the terminal: benches that do not fit beside each other follow in a further table.
+
+    Args:
+        table: what to show.
+        width: columns of the terminal.
+    """
+    names, constant = table.attributes()
+    first, gap = 24, 3  # the first column's width; padding and separator of the others
+    for newline in (" ", "\n"):
+        cells = [text for row in (*table.rows, *table.published) for text in _cells(table, row, str, newline, "\n")]
+        widest = max(len(line) for text in (*table.benches, *cells) for line in text.split("\n"))
+        fitting = max(1, (width - first - gap - 1) // (widest + gap))
+        if len(table.benches) <= fitting:
+            break
+    parts = [
+        _rich_part(replace(table, benches=table.benches[i : i + fitting]), names, newline, first)
+        for i in range(0, len(table.benches), fitting)
+    ]
+    return Group(
+        Text(table.title, style="bold"), *parts, *(Text(note, style="dim") for note in _all_notes(table, constant))
+    )
+
+
+def _rich_part(table: WideTable, names: Sequence[str], newline: str, first: int) -> Table:
+    part = Table(box=box.HORIZONTALS)
+    part.add_column(table.row_name, width=first)
+    for bench in table.benches:
+        part.add_column(bench, justify="right", overflow="fold")
+
+    def add(row: Row, told: Sequence[str]) -> None:
+        label = Text(row.label, style="bold" if told else "")
+        if told:
+            label.append("\n" + ", ".join(told), style="not bold dim")
+        texts = _cells(table, row, str, newline, "\n")
+        styles = ["bold" if bench in row.bold else "" for bench in table.benches]
+        part.add_row(label, *(Text(text, style=style) for text, style in zip(texts, styles, strict=True)))
+
+    for row in table.rows:
+        if set(row.cells) & set(table.benches):
+            values = ((name, row.attributes[name]) for name in names if row.attributes.get(name))
+            add(row, [value if name in _PLAIN else f"{name} {value}" for name, value in values])
+    if table.published:
+        part.add_section()
+        part.add_row(Text("published:", style="italic"))
+        for row in table.published:
+            if set(row.cells) & set(table.benches):
+                add(row, [])
+    return part
+
+
+def _all_notes(table: WideTable, constant: str) -> list[str]:
+    return [constant, *table.notes] if constant else list(table.notes)
+
+
+def _cells(
+    table: WideTable,
+    row: Row,
+    emphasise: Callable[[str], str],
+    before_interval: str = " ",
+    before_spread: str = " ",
+    escape: Callable[[str], str] = str,
+) -> list[str]:
+    """Texts of a row's numbers, empty where it has none; the spread of the seeds is never emphasised."""
+    texts = []
+    for bench in table.benches:
+        cell = row.cells.get(bench, _NO_CELL)
+        number = escape(cell.text.replace(" ", before_interval, 1))
+        spread = f"{before_spread}({escape(cell.spread)})" if cell.spread else ""
+        texts.append((emphasise(number) if bench in row.bold else number) + spread)
+    return texts
+
+
+_NO_CELL = Cell(math.nan, None, "")
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "±": r"$\pm$", "–": "--",  # noqa: RUF001
+}  # fmt: skip
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(character, character) for character in text)
