@@ -95,7 +95,7 @@ def long_form(records: Iterable[Record], published: Iterable[Published]) -> pd.D
                 }
             )
     for quoted in published:
-        way, shot = _way_shot(quoted.bench) or (None, None)
+        way, shot = _way_shot(quoted.bench)
         rows.append(
             {
                 "bench": quoted.bench,
@@ -129,10 +129,10 @@ def _bracketed(condition: Mapping[str, object]) -> str:
     return f"[{inside}]" if inside else ""
 
 
-def _way_shot(bench: str) -> tuple[int, int] | None:
-    """Way and shot of ``omni5w1s``; a bench of one shape of task, ``linear5s``, has way 1."""
-    match = re.search(r"(?:(\d+)w)?(\d+)s$", bench)
-    return (int(match[1] or 1), int(match[2])) if match else None
+def _way_shot(bench: str) -> tuple[int, int] | tuple[None, None]:
+    """Way and shot of a published bench such as ``omni5w1s``."""
+    match = re.search(r"(\d+)w(\d+)s$", bench)
+    return (int(match[1]), int(match[2])) if match else (None, None)
 
 
 def _natural(text: str) -> _Natural:
@@ -189,7 +189,7 @@ def _entries(records: Iterable[Record]) -> list[_Entry]:
 def _entry(record: Record, score: Scores) -> _Entry:
     known = facts(record, score) | {"record": record.key[:12]}
     bench = record.bench
-    if _way_shot(record.bench) != (score.way, score.shot):
+    if (record.config.get("way"), record.config.get("shot")) != (score.way, score.shot):
         bench += f" at {score.way}w{score.shot}s"
     column = ", ".join([bench, *(f"{name} {_text(value)}" for name, value in sorted(score.condition.items()))])
     return _Entry(record, score, bench, column, {name: _text(value) for name, value in known.items()})

@@ -325,11 +325,12 @@ def test_the_long_form_tells_the_condition_with_the_metric() -> None:
 
 def test_synthetic_tasks_stand_in_for_nothing() -> None:
     table = wide(record(bench="linear5s", source="synthetic"))
-    assert table.benches == ("linear5s",)  # neither "at 1w5s"
+    assert table.benches == ("linear5s",)
     assert [row.label for row in table.rows] == ["alpha"]
     assert "stand-in" not in rendering.to_markdown(table) + rendering.to_latex(table) + terminal(table)
     assert "| synthetic |" in rendering.to_markdown(table)
-    assert wide(record(bench="linear5s", scores=(score(way=1, shot=10),))).benches == ("linear5s at 1w10s",)
+    elsewhere = record(bench="linear5s", scores=(score(way=1, shot=10),), way=1, shot=5)
+    assert wide(elsewhere).benches == ("linear5s at 1w10s",)
 
 
 # ------------------------------------------------------------------------------------------------- wide: emphasis
@@ -556,7 +557,7 @@ def test_every_two_methods_of_every_bench_and_metric_or_those_against_one() -> N
         {"fingerprint": "0123456789abcdef"},
         {"options": {"split": "alphabets"}},
         {"protocol": "another"},
-        {"scores": (score(B, way=20),)},
+        {"scores": (score(B, way=20),), "way": 5},
         {"scores": (score(B, model="last"),)},
         {"scores": (score(B, condition={"steps": 1}),)},
         {"method": "alpha"},
