@@ -47,7 +47,9 @@ class NonAmortizedVISettings(VariationalSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if min(self.train_steps, self.test_steps) < 0:
-            raise ValueError(f"steps cannot be negative; got {self.train_steps} and {self.test_steps}")
+            raise ValueError(
+                f"train_steps and test_steps cannot be negative; got {self.train_steps} and {self.test_steps}"
+            )
         if not 0 < self.local_rate < math.inf:
             raise ValueError(f"local_rate must be positive and finite; got {self.local_rate}")
 

@@ -33,6 +33,11 @@ class ReptileSettings(StepSettings):
     train_steps: int = 5
     test_steps: int = 10
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.train_steps < 1:
+            raise ValueError(f"train_steps must be at least 1, or psi_0 moves nowhere; got {self.train_steps}")
+
 
 class Reptile(Method[Delta]):
     """Gradient descent from psi_0, which is a moving average of where descent arrives."""

@@ -34,7 +34,7 @@ class StepCounts:
 
     def __post_init__(self) -> None:
         if min(self.train_steps, self.test_steps) < 0:
-            raise ValueError(f"inner steps cannot be negative; got {self.train_steps} and {self.test_steps}")
+            raise ValueError(f"steps cannot be negative; got train {self.train_steps}, test {self.test_steps}")
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mlpip_bench.results import Scores
 
 Psi = TypeVar("Psi", bound=Distribution)
+TaskKind = Literal["classification", "regression"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +59,11 @@ class Problem:
     norm: NormMode
     way: int
     noise_std: float | None = None
+
+    @property
+    def kind(self) -> TaskKind:
+        """What its tasks are."""
+        return "classification" if self.noise_std is None else "regression"
 
 
 @dataclass(frozen=True)
@@ -94,9 +100,6 @@ class TrainingPlan:
 @dataclass(frozen=True)
 class NoSettings:
     """Settings of a method that has none."""
-
-
-TaskKind = Literal["classification", "regression"]
 
 
 class Method(nn.Module, abc.ABC, Generic[Psi]):
@@ -205,11 +208,12 @@ def resolve(
     merged |= overrides
     plan_types, setting_types = get_type_hints(TrainingPlan), get_type_hints(method.Settings)
     types = plan_types | setting_types
-    for key, value in merged.items():
+    for key, value in list(merged.items()):
         if key not in types:
             raise unknown_name(f"setting of {name}", key, types)
         try:
-            TypeAdapter(types[key]).validate_python(value, strict=True)
+            # The validated value: 1 for a setting that is a number becomes 1.0, and no cell of its own.
+            merged[key] = TypeAdapter(types[key]).validate_python(value, strict=True)
         except ValidationError as error:
             raise UserError(f"{name}.{key} must be {_described(types[key])}; got {value!r}.") from error
     try:

@@ -192,7 +192,7 @@ def run(
         benches=_names(bench),
         protocols=_names(protocols),
         seeds=_seeds(seeds),
-        norms=NORM_MODES if norm == "all" else _names(norm),  # type: ignore[arg-type]  # plan_cells checks these names, with a suggestion
+        norms=NORM_MODES if "all" in _names(norm) else _names(norm),  # type: ignore[arg-type]  # plan_cells checks these names, with a suggestion
         preset=preset,
         queries=queries,
         overrides=_overrides(set_ or [], {"iterations": iterations, "test_tasks": test_tasks}),
@@ -205,7 +205,7 @@ def run(
     )
     with err.status("reading data"):
         cells = runner.plan_cells(config)
-    _print_configuration(cells)
+    _print_configuration(cells, config.protocols)
     summary = runner.run(cells, config, ConsoleReporter(err))
     records = results.load_all(config.results)
     if records:
@@ -218,7 +218,7 @@ def run(
         raise typer.Exit(1)
 
 
-def _print_configuration(cells: list[runner.Cell]) -> None:
+def _print_configuration(cells: list[runner.Cell], protocols: tuple[str, ...]) -> None:
     table = _table("bench", "method", "seeds", "resolved configuration")
     shown: dict[tuple[str, str, str], list[str]] = {}
     for cell in cells:
@@ -230,6 +230,9 @@ def _print_configuration(cells: list[runner.Cell]) -> None:
     for (bench, method, text), seeds in shown.items():
         table.add_row(bench, method, ",".join(seeds), text)
     err.print(table)
+    for cell in cells:
+        if left_out := [name for name in protocols if name not in cell.protocols]:
+            err.print(f"does not apply to {cell.title}: {', '.join(left_out)}", highlight=False)
     if any(cell.dataset.source == "procedural" for cell in cells):
         err.print("[yellow]stand-in data:[/] results on procedural images are not results on the real data set")
 
@@ -362,15 +365,15 @@ def list_methods() -> None:
 @list_app.command("protocols")
 def list_protocols() -> None:
     """Installed protocols with their metrics."""
-    table = _table("protocol", "metrics", "what it measures")
+    table = _table("protocol", "tasks", "metrics", "what it measures")
     for name in registry.protocol_names():
         try:
             protocol = registry.protocol(name)
         except UserError as error:
-            table.add_row(name, f"[red]{escape(str(error))}[/]", "")
+            table.add_row(name, "", "", f"[red]{escape(str(error))}[/]")
             continue
         metrics = ", ".join(f"{metric.name} ({metric.unit})" for metric in protocol.metrics)
-        table.add_row(name, metrics, protocol.description)
+        table.add_row(name, ", ".join(protocol.handles), metrics, protocol.description)
     out.print(table)
 
 

@@ -14,6 +14,12 @@ class CellError(Exception):
     """One cell cannot go on, for example a loss that is not finite; the other cells do (exit status 1)."""
 
 
+def one_line(error: BaseException) -> str:
+    """Type and first line of an error; what plugins raise may run over pages."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a name that is not installed: suggests the nearest and lists the rest.
 

@@ -51,6 +51,9 @@ def predict(
             torch.manual_seed(seed_from(*stream.seed, "evaluation", first))
             batch = stream.batch(first, min(chunk, tasks - first))
             q = method.amortize(batch.support)
+            if not isinstance(q, Posterior):
+                name = type(method).__name__
+                raise CellError(f"amortize must return a Posterior; {name}'s is a {type(q).__name__}.")
             if one_at_a_time:
                 points = [_predictive(method, q, _point(batch.query, i)) for i in range(batch.query.y.shape[1])]
                 logits = torch.cat([p.logits for p in points], 1)  # type: ignore[attr-defined]
@@ -82,6 +85,11 @@ def _predictive(method: Method[Any], q: Posterior[Any], query: Labelled) -> Dist
             f"{type(method).__name__}'s is {came}."
         )
     predictive = _reduced(to_float64(predictive))
+    if method.problem.kind == "classification" and not hasattr(predictive, "probs"):
+        raise CellError(
+            f"predictive must be a distribution over the task's classes; {type(method).__name__}'s is a "
+            f"{type(predictive).__name__}."
+        )
     if isinstance(predictive, Categorical) and predictive.logits.shape[-1] != query.way:
         raise CellError(
             f"predictive must have a probability for each of the task's {query.way} classes; "

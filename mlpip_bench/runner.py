@@ -23,7 +23,7 @@ from mlpip_bench.datasets.base import ImageDataset
 from mlpip_bench.datasets.catalog import DataOptions, SourceChoice, load
 from mlpip_bench.datasets.linear_gaussian import LinearGaussian, LinearGaussianStream
 from mlpip_bench.device import environment, keep_freed_memory, resolve_device
-from mlpip_bench.errors import CellError, UserError, unknown_name
+from mlpip_bench.errors import CellError, UserError, one_line, unknown_name
 from mlpip_bench.evaluate import Evaluation, is_inductive
 from mlpip_bench.metrics import VALIDATION
 from mlpip_bench.normalization import NORM_MODES, NormMode
@@ -214,7 +214,7 @@ def plan_cells(config: RunConfig) -> list[Cell]:
             norm=norm,
             preset=config.preset,
             queries=config.queries,
-            protocols=_applicable(protocols, bench, name, resolved[bench, name].settings),
+            protocols=_applicable(protocols, bench, resolved[bench, name].settings),
             dataset=datasets[bench.dataset],
             device=device,
         )
@@ -223,6 +223,12 @@ def plan_cells(config: RunConfig) -> list[Cell]:
         for seed in config.seeds
         for name in plugins
     ]
+    if not any(cell.protocols for cell in cells):
+        kinds = sorted({bench.data.kind for bench in benches})
+        raise UserError(
+            f"a protocol must apply to bench and method; none of {', '.join(protocols)} does to "
+            f"{', '.join(plugins)} on {' or '.join(kinds)}. See: list protocols."
+        )
     for cell in cells:
         _check(cell, config.results)
     return cells
@@ -241,14 +247,15 @@ def _load(bench: BenchSpec, config: RunConfig) -> ImageDataset | LinearGaussian:
     return load(bench.dataset, source=config.source, data_root=config.data_root, options=config.data)
 
 
-def _applicable(protocols: Mapping[str, EvalProtocol], bench: BenchSpec, method: str, settings: Any) -> tuple[str, ...]:
-    found = tuple(n for n, p in protocols.items() if bench.data.kind in p.handles and p.applies(settings))
-    if not found:
-        raise UserError(
-            f"a protocol must apply to bench and method; of {', '.join(protocols)} none does to {method} on "
-            f"{bench.name} ({bench.data.kind}). See: list protocols."
-        )
-    return found
+def _applicable(protocols: Mapping[str, EvalProtocol], bench: BenchSpec, settings: Any) -> tuple[str, ...]:
+    found = []
+    for name, protocol in protocols.items():
+        try:
+            if bench.data.kind in protocol.handles and protocol.applies(settings):
+                found.append(name)
+        except Exception as error:  # whatever somebody's plugin raises
+            raise UserError(f"protocol {name!r} cannot say whether it applies: {one_line(error)}.") from error
+    return tuple(found)
 
 
 def _resolve(config: RunConfig, bench: BenchSpec, name: str, plugin: type[Method[Any]]) -> Resolved:
@@ -311,7 +318,8 @@ def run(cells: Sequence[Cell], config: RunConfig, reporter: Reporter) -> Summary
             continue
         wanted = [p for p in cell.protocols if config.overwrite == "always" or cell.record_key(p) not in present]
         if not wanted:
-            skipped.append((cell.title, "its records are there; --overwrite always runs it again"))
+            reason = "its records are there; --overwrite always runs it again"
+            skipped.append((cell.title, reason if cell.protocols else "no protocol that was asked for applies to it"))
             continue
         try:
             for record in _run_cell(cell, wanted, config, reporter):
@@ -320,8 +328,8 @@ def run(cells: Sequence[Cell], config: RunConfig, reporter: Reporter) -> Summary
             done.append(cell.title)
         except UserError:
             raise
-        except Exception as error:  # one cell's fault, whatever it is, must not take the others with it
-            message = str(error) if isinstance(error, CellError) else f"{type(error).__name__}: {error}"
+        except (Exception, SystemExit) as error:  # one cell's fault, whatever it is, must not take the others with it
+            message = str(error) if isinstance(error, CellError) else one_line(error)
             detail = {"cell": cell.title, "error": message, "traceback": traceback.format_exc(), "config": cell.config}
             results.write_atomically(failure, json.dumps(detail, indent=1).encode())
             reporter.say(f"failed {cell.title}: {message}")
@@ -346,6 +354,8 @@ def _run_cell(cell: Cell, protocols: Sequence[str], config: RunConfig, reporter:
     if config.overwrite == "always" and start == cell.plan.iterations:
         checkpoint.unlink()  # an unfinished one belongs to this very command, which was interrupted
         start = 0
+    if 0 < start < cell.plan.iterations:
+        reporter.say(f"{cell.title}: goes on from iteration {start}")
     with reporter.stage(f"{cell.title}: training", cell.plan.iterations, start) as step:
         trained = train(
             method,
@@ -358,9 +368,10 @@ def _run_cell(cell: Cell, protocols: Sequence[str], config: RunConfig, reporter:
             step=step,
         )
     began = time.monotonic()
-    scores = _measure(cell, method, trained, streams["test"], {p: registry.protocol(p)() for p in protocols}, reporter)
-    inductive = is_inductive(method, streams["test"].batch(0, 1))
-    for name in protocols:
+    measured = _measure(cell, method, trained, streams["test"], protocols, reporter)
+    good = {name: scores for name, scores in measured.items() if not isinstance(scores, BaseException)}
+    inductive = bool(good) and is_inductive(method, streams["test"].batch(0, 1))
+    for name, scores in good.items():
         yield Record(
             key=cell.record_key(name),
             bench=cell.bench.name,
@@ -371,7 +382,7 @@ def _run_cell(cell: Cell, protocols: Sequence[str], config: RunConfig, reporter:
             inductive=inductive,
             config=cell.config,
             data=cell.data,
-            scores=tuple(scores[name]),
+            scores=tuple(scores),
             parameters=sum(p.numel() for p in method.parameters()),
             training={
                 "iterations": trained.iteration,
@@ -383,6 +394,11 @@ def _run_cell(cell: Cell, protocols: Sequence[str], config: RunConfig, reporter:
             seconds=time.monotonic() - began,
             environment=environment(cell.device),
         )
+    failed = {name: error for name, error in measured.items() if isinstance(error, BaseException)}
+    if failed:  # the records of the others are written by now
+        told = (str(error) if isinstance(error, CellError) else one_line(error) for error in failed.values())
+        message = "; ".join(f"protocol {name}: {text}" for name, text in zip(failed, told, strict=True))
+        raise CellError(message) from next(iter(failed.values()))
 
 
 def build_method(cell: Cell) -> Method[Any]:
@@ -400,20 +416,45 @@ def _measure(
     method: Method[Any],
     trained: TrainingState,
     test: Stream,
-    protocols: Mapping[str, EvalProtocol],
+    protocols: Sequence[str],
     reporter: Reporter,
-) -> dict[str, list[Scores]]:
-    """Scores by protocol of the best model, then of the last one; measured once if the two are one."""
+) -> dict[str, list[Scores] | BaseException]:
+    """By protocol, the scores of the best model and of the last one, or the error that stands in their place.
 
-    def measured(model: results.Model, state: State) -> dict[str, list[Scores]]:
+    They are measured once if the two models are one.
+    """
+
+    def measure(model: results.Model, state: State, names: Sequence[str]) -> dict[str, list[Scores] | BaseException]:
         method.load_state_dict(state)
         evaluation = Evaluation(method, model, test, cell.plan.test_tasks, reporter, cell.title)
-        return {name: protocol.measure(evaluation) for name, protocol in protocols.items()}
+        return {name: _scores(name, evaluation) for name in names}
 
+    best = measure("best", trained.best_model, protocols)
+    good = {name: scores for name, scores in best.items() if not isinstance(scores, BaseException)}
     if trained.best_iteration == trained.iteration:
-        best = measured("best", trained.best_model)
-        last = {name: [dataclasses.replace(s, model="last") for s in scores] for name, scores in best.items()}
-    else:
-        last = measured("last", trained.model)
-        best = measured("best", trained.best_model)  # after the other: the method holds it from here on
-    return {name: best[name] + last[name] for name in protocols}
+        last = {name: [dataclasses.replace(s, model="last") for s in scores] for name, scores in good.items()}
+        return best | {name: good[name] + last[name] for name in good}
+    both = best | {
+        name: scores if isinstance(scores, BaseException) else good[name] + scores
+        for name, scores in measure("last", trained.model, list(good)).items()
+    }
+    method.load_state_dict(trained.best_model)  # which the method holds from here on
+    return both
+
+
+def _scores(name: str, evaluation: Evaluation) -> list[Scores] | BaseException:
+    """What a protocol gives, or the error: one that fails takes no other with it."""
+    try:
+        scores = registry.protocol(name)().measure(evaluation)
+        if not (isinstance(scores, list) and scores and all(isinstance(s, Scores) for s in scores)):
+            raise CellError(f"measure must return a list of Scores, and at least one; got {scores!r:.60}.")
+        if uneven := [s for s in scores if len(s.per_task) != evaluation.tasks]:
+            raise CellError(
+                f"there must be one score for each of the {evaluation.tasks} test tasks; {uneven[0].metric} has "
+                f"{len(uneven[0].per_task)}."
+            )
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        return error
+    return scores

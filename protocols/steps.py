@@ -7,7 +7,7 @@ from typing import Any
 
 from mlpip_bench.api import EvalProtocol
 from mlpip_bench.evaluate import Evaluation
-from mlpip_bench.metrics import ACCURACY, NLL
+from mlpip_bench.metrics import ACCURACY, NLL, VALIDATION
 from mlpip_bench.results import Scores
 
 STEPS = (0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500)
@@ -22,6 +22,7 @@ class Steps(EvalProtocol):
 
     description = "accuracy and NLL as a function of adaptation steps; for methods with a setting test_steps"
     metrics = (ACCURACY, NLL)
+    handles = ("classification", "regression")
 
     def applies(self, settings: Any) -> bool:
         """Methods that adapt by steps have the setting ``test_steps``."""
@@ -30,12 +31,13 @@ class Steps(EvalProtocol):
     def measure(self, evaluation: Evaluation) -> list[Scores]:
         """One score a test task for each number of steps."""
         method, settings = evaluation.method, evaluation.method.settings
+        metrics = VALIDATION[method.problem.kind]
         scores: list[Scores] = []
         try:
             for steps in sorted({*(s for s in STEPS if s < settings.test_steps), settings.test_steps}):
                 method.settings = dataclasses.replace(settings, test_steps=steps)
-                predictions = evaluation.predict(f"{steps} steps")
-                scores += evaluation.scores(self.metrics, predictions, {"steps": steps})
+                predictions = evaluation.predict(f"steps {steps}")
+                scores += evaluation.scores(metrics, predictions, {"steps": steps})
         finally:
             method.settings = settings
         return scores

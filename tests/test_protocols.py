@@ -1,0 +1,131 @@
+"""Protocols in a run: which apply, and what one that fails may take with it (nothing)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from mlpip_bench import cli, registry, results, runner
+from mlpip_bench.api import EvalProtocol
+from mlpip_bench.metrics import NLL
+
+
+class Good(EvalProtocol):
+    description = "the negative log-likelihood"
+    metrics = (NLL,)
+    handles = ("classification", "regression")
+
+    def measure(self, evaluation: Any) -> Any:
+        return evaluation.scores(self.metrics)
+
+
+class Raises(Good):
+    def measure(self, evaluation: Any) -> Any:
+        raise RuntimeError("boom\nsecond line")
+
+
+class Exits(Good):
+    def measure(self, evaluation: Any) -> Any:
+        raise SystemExit(0)
+
+
+class Nothing(Good):
+    def measure(self, evaluation: Any) -> Any:
+        return []
+
+
+class Few(Good):
+    def measure(self, evaluation: Any) -> Any:
+        return [evaluation.labelled(NLL, [1.0, 2.0])]
+
+
+class Images(Good):
+    handles = ("classification",)
+
+
+class Unsure(Good):
+    def applies(self, settings: Any) -> bool:
+        raise RuntimeError("who knows")
+
+
+PLUGINS = {c.__name__.lower(): c for c in (Good, Raises, Exits, Nothing, Few, Images, Unsure)}
+
+
+@pytest.fixture(autouse=True)
+def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = registry.protocol
+    monkeypatch.setattr(registry, "protocol", lambda name: PLUGINS.get(name) or real(name))
+
+
+def run(folder: Path, protocols: str, *arguments: str) -> Result:
+    command = ["run", "--bench", "linear5s", "--methods", "exact_linear", "--test-tasks", "4", "--protocols", protocols]
+    return CliRunner().invoke(cli.app, [*command, "--results", str(folder), *arguments])
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("raises", "protocol raises: RuntimeError: boom"),
+        ("exits", "protocol exits: SystemExit: 0"),
+        ("nothing", "protocol nothing: measure must return a list of Scores, and at least one; got []"),
+        ("few", "protocol few: there must be one score for each of the 4 test tasks; nll has 2"),
+    ],
+)
+def test_a_protocol_that_fails_is_named_and_the_others_are_recorded(name, says, tmp_path):
+    done = run(tmp_path, f"nll,{name},good")
+    assert done.exit_code == 1
+    assert says in " ".join(done.output.split())
+    assert "second line" not in done.output
+    assert sorted(r.protocol for r in results.load_all(tmp_path)) == ["good", "nll"]
+    (failure,) = (tmp_path / "failures").rglob("*.json")
+    assert json.loads(failure.read_text())["error"].startswith(f"protocol {name}")
+    # The records that are there are not made again.
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "records").rglob("*.json")}
+    assert run(tmp_path, f"nll,{name},good").exit_code == 1
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "records").rglob("*.json")} == before
+
+
+def test_a_protocol_that_does_not_apply_is_said_to_be_left_out(tmp_path):
+    done = run(tmp_path, "nll,images,steps")
+    assert done.exit_code == 0
+    assert "does not apply to linear5s exact_linear metabn seed 0: images, steps" in " ".join(done.output.split())
+
+
+def test_a_protocol_that_applies_to_nothing_is_refused(tmp_path):
+    done = run(tmp_path, "images")
+    assert done.exit_code == 2
+    assert "none of images does to exact_linear on regression" in " ".join(done.output.split())
+
+
+def test_a_protocol_that_cannot_say_whether_it_applies_is_refused(tmp_path):
+    done = run(tmp_path, "nll,unsure")
+    assert done.exit_code == 2
+    assert "protocol 'unsure' cannot say whether it applies: RuntimeError: who knows" in " ".join(done.output.split())
+
+
+def test_steps_are_measured_in_regression_too(tmp_path):
+    arguments = ["--iterations", "2", "--set", "nonamortized_vi.test_steps=3", "--set", "validation_tasks=4"]
+    done = run(tmp_path, "steps", "--methods", "nonamortized_vi", *arguments)
+    assert done.exit_code == 0, done.output
+    (record,) = results.load_all(tmp_path)
+    best = [s for s in record.scores if s.model == "best"]
+    assert [s.condition for s in best] == [{"steps": n} for n in (0, 1, 2, 3)]
+    assert {s.metric for s in best} == {"nll"}
+    # The last of them is the model as it is otherwise tested; without a step q is the prior.
+    assert run(tmp_path, "nll", "--methods", "nonamortized_vi", *arguments).exit_code == 0
+    (plain,) = (r for r in results.load_all(tmp_path) if r.protocol == "nll")
+    assert best[-1].per_task == plain.scores[0].per_task
+
+
+def test_a_whole_number_for_a_real_setting_is_the_same_cell(tmp_path):
+    keys = []
+    for value in (1, 1.0):
+        config = runner.RunConfig(
+            ("amortized_vi",), ("linear5s",), ("nll",), overrides={"*": {"beta": value}}, results=tmp_path
+        )
+        (cell,) = runner.plan_cells(config)
+        keys.append(cell.training_key)
+        assert isinstance(cell.settings.beta, float)
+    assert keys[0] == keys[1]
