@@ -178,7 +178,10 @@ def test_the_family_from_the_command_line(tmp_path):
             ["linear5s is regression", "protonets handles"],
         ),
         (["--methods", "exact_linear", "--bench", "omni5w1s"], ["omni5w1s is classification", "versa"]),
-        (["--methods", "versa", "--bench", "linear5s", "--protocols", "accuracy"], ["none of accuracy does to versa on"]),
+        (
+            ["--methods", "versa", "--bench", "linear5s", "--protocols", "accuracy"],
+            ["none of accuracy does to versa on"],
+        ),
         (["--methods", "versa", "--bench", "linear5w5s"], ["unknown bench", "linear5s"]),
         (["--methods", "versa", "--bench", "linear0s"], ["shot of at least 1"]),
     ],
