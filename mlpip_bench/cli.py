@@ -5,16 +5,19 @@ from __future__ import annotations
 import ast
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 from typer.core import TyperGroup
 
 from mlpip_bench import __version__, published, registry, rendering, results, runner, tables, testing
@@ -317,64 +320,97 @@ def figures(results_folder: Results = Path("results")) -> None:
 def check(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Methods (see: list methods).")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All installed methods.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Each check also where several methods are checked.")] = (
+        False
+    ),
 ) -> None:
     """Check that methods keep what the comparison relies on; the conformance suite, see docs/conformance.md."""
     if bool(names) == everything:
         raise UserError(f"check takes names of methods, or --all; got {'both' if names else 'neither'}.")
-    plugins, failed = {}, []
-    for name in registry.method_names() if everything else dict.fromkeys(names or ()):
-        try:
-            plugins[name] = registry.method(name)
-        except UserError as error:
-            if not everything:
-                raise
-            failed.append(name)  # somebody's broken plugin keeps no other from being checked
-            err.print(f"[bold red]failed:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+    if everything:
+        plugins, broken = _loaded(registry.method_names(), registry.method)
+    else:
+        plugins, broken = {name: registry.method(name) for name in names or ()}, {}
+    for error in broken.values():
+        err.print(f"[bold red]failed:[/] {escape(error)}", highlight=False, soft_wrap=True)
+    failed, total = list(broken), len(plugins) + len(broken)
+    width = max(map(len, plugins), default=0)
     for name, plugin in plugins.items():
         with err.status(f"checking {name}"):
             checked = testing.check_method(plugin)
-        table = _table(name, "result", "what it protects, and what came")
-        for result in checked:
-            colour = "red" if result.status == "failed" else "default"
-            text = "\n".join(part for part in (result.protects, result.detail) if part)
-            table.add_row(result.name, f"[{colour}]{result.status}[/]", escape(text))
-        out.print(table)
         if any(result.status == "failed" for result in checked):
             failed.append(name)
-    total = len(plugins.keys() | set(failed))
+        if verbose or total == 1:
+            out.print(_check_table(name, checked))
+            continue
+        out.print(f"{name:{width}}  {_counts(checked)}", markup=False, highlight=False, soft_wrap=True)
+        for line in testing.failure_lines(checked):
+            out.print(Padding(Text(line), (0, 0, 0, 4)))
     err.print(f"{total - len(failed)} of {total} methods pass" + (f"; failed: {', '.join(failed)}" if failed else ""))
     if failed:
         raise typer.Exit(1)
 
 
+def _check_table(name: str, checked: list[testing.CheckResult]) -> Table:
+    table = _table(name, "result", "what it protects, and what came")
+    for result in testing.merged(checked):
+        colour = "red" if result.status == "failed" else "default"
+        text = "\n".join(part for part in (result.protects, result.detail) if part)
+        table.add_row(result.name.replace(", ", "\n"), f"[{colour}]{result.status}[/]", escape(text))
+    return table
+
+
+def _counts(checked: list[testing.CheckResult]) -> str:
+    """How many checks came out how: ``22 passed, 2 expected failures``."""
+    counts = Counter(result.status for result in checked)
+    return ", ".join(
+        f"{counts[status]} {status}" + ("s" if status == "expected failure" and counts[status] > 1 else "")
+        for status in get_args(testing.Status)
+        if counts[status]
+    )
+
+
+_P = TypeVar("_P")
+
+
+def _loaded(names: Iterable[str], load: Callable[[str], _P]) -> tuple[dict[str, _P], dict[str, str]]:
+    """Plugins by name, and errors of the broken ones by name: somebody's broken plugin hides no other."""
+    plugins, broken = {}, {}
+    for name in names:
+        try:
+            plugins[name] = load(name)
+        except UserError as error:
+            broken[name] = str(error)
+    return plugins, broken
+
+
+def _print_list(table: Table, broken: Mapping[str, str]) -> None:
+    out.print(table)
+    for error in broken.values():
+        out.print(f"[red]broken:[/] {escape(error)}", highlight=False, soft_wrap=True)
+
+
 @list_app.command("methods")
 def list_methods() -> None:
     """Installed methods with reference and psi."""
-    table = _table("method", "psi", "reference", "settings (defaults, before a preset's changes)")
-    for name in registry.method_names():
-        try:
-            plugin = registry.method(name)
-        except UserError as error:  # somebody's broken plugin is named and hides no other
-            table.add_row(name, f"[red]{escape(str(error))}[/]", "", "")
-            continue
-        settings = ", ".join(f"{f.name}={f.default!r}" for f in dataclasses.fields(plugin.Settings))
-        table.add_row(name, plugin.psi, plugin.reference, settings)
-    out.print(table)
+    plugins, broken = _loaded(registry.method_names(), registry.method)
+    table = _table("method", "psi, reference, and settings (defaults, before a preset's changes)")
+    table.show_lines = True
+    for name, plugin in plugins.items():
+        settings = ", ".join(f"{k}={v!r}" for k, v in dataclasses.asdict(plugin.Settings()).items())
+        table.add_row(name, escape("\n".join(filter(None, (plugin.psi, plugin.reference, settings)))))
+    _print_list(table, broken)
 
 
 @list_app.command("protocols")
 def list_protocols() -> None:
     """Installed protocols with their metrics."""
+    plugins, broken = _loaded(registry.protocol_names(), registry.protocol)
     table = _table("protocol", "tasks", "metrics", "what it measures")
-    for name in registry.protocol_names():
-        try:
-            protocol = registry.protocol(name)
-        except UserError as error:
-            table.add_row(name, "", "", f"[red]{escape(str(error))}[/]")
-            continue
+    for name, protocol in plugins.items():
         metrics = ", ".join(f"{metric.name} ({metric.unit})" for metric in protocol.metrics)
         table.add_row(name, ", ".join(protocol.handles), metrics, protocol.description)
-    out.print(table)
+    _print_list(table, broken)
 
 
 @list_app.command("benches")

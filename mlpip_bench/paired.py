@@ -7,11 +7,13 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
+from mlpip_bench.errors import UserError
 from mlpip_bench.results import Better, mean_ci95
 
 
 def mean_over_seeds(runs: Sequence[Sequence[float]]) -> list[float]:
     """Scores ``[seed, task]`` to their means ``[task]``: the seeds of a bench share its test tasks."""
+    _check_tasks(runs)
     return [statistics.fmean(scores) for scores in zip(*runs, strict=True)]
 
 
@@ -24,8 +26,21 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> tuple[float, fl
 
     Returns:
         In the unit of the scores; the half-width of a single task is infinite.
+
+    Raises:
+        UserError: they were not measured on the same number of tasks.
     """
+    _check_tasks((a, b))
     return mean_ci95([x - y for x, y in zip(a, b, strict=True)])
+
+
+def _check_tasks(runs: Sequence[Sequence[float]]) -> None:
+    counts = {len(scores) for scores in runs}
+    if len(counts) > 1:
+        raise UserError(
+            "scores are compared task by task only where all have one for each of the same test tasks; these have "
+            f"{' and '.join(map(str, sorted(counts)))} scores. Run them again with one number of --test-tasks."
+        )
 
 
 def unpaired_ci95(a: Sequence[float], b: Sequence[float]) -> float:

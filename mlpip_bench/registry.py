@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args
 
-from mlpip_bench.api import EvalProtocol, Method, TaskKind
+from mlpip_bench.api import EvalProtocol, Method, TaskKind, resolve
+from mlpip_bench.benches import DATASETS, PRESETS, parse_bench
 from mlpip_bench.errors import UserError, unknown_name
 from mlpip_bench.metrics import Metric
 
@@ -62,10 +63,12 @@ def _load(kind: str, name: str, faults: Callable[[Any], list[str]]) -> Any:
             "Uninstall the package of one of them, or rename its entry point."
         )
     ((value, entry),) = known[name].items()
+    if ":" not in value:
+        raise UserError(f"the entry point of {kind} {name!r} ({_origin(entry)}) must be module:Class; got {value!r}.")
     try:
         plugin = entry.load()
-    except Exception as error:  # a third party's import can fail in any way; it is named, not hidden
-        raise UserError(f"{kind} {name!r} ({_origin(entry)}) cannot be imported: {error!r}") from error
+    except (Exception, SystemExit) as error:  # a third party's import can fail in any way; it is named, not hidden
+        raise UserError(f"{kind} {name!r} ({_origin(entry)}) cannot be imported: {described(error)}") from error
     if found := faults(plugin):
         raise UserError(f"{kind} {name!r} ({value}) {'; it '.join(found)}.")
     return plugin
@@ -73,6 +76,11 @@ def _load(kind: str, name: str, faults: Callable[[Any], list[str]]) -> Any:
 
 def _origin(entry: EntryPoint) -> str:
     return f"{entry.value} of the package {entry.dist.name}" if entry.dist else entry.value
+
+
+def described(error: BaseException) -> str:
+    """Type and message of an error, in one line."""
+    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0].removesuffix(": ")
 
 
 def method_faults(plugin: Any) -> list[str]:
@@ -90,11 +98,33 @@ def method_faults(plugin: Any) -> list[str]:
         f.name for f in dataclasses.fields(settings) if f.init and f.default is f.default_factory is dataclasses.MISSING
     ]:
         faults.append(f"must have a default for every field of Settings; {', '.join(needed)} has none")
-    if not isinstance(plugin.presets, Mapping):
-        faults.append(f"must have as presets a mapping; got {plugin.presets!r}")
     if not (isinstance(plugin.xfail_checks, Mapping) and all(map(_is_text, plugin.xfail_checks.values()))):
         faults.append(f"must have as xfail_checks a mapping of checks to reasons; got {plugin.xfail_checks!r}")
-    return faults
+    return faults or _preset_faults(plugin)
+
+
+def _preset_faults(plugin: type[Method[Any]]) -> list[str]:
+    """What a run with one of the presets would refuse, on any bench."""
+    presets: Any = plugin.presets
+    is_nested = isinstance(presets, Mapping) and all(
+        isinstance(scopes, Mapping) and all(isinstance(fields, Mapping) for fields in scopes.values())
+        for scopes in presets.values()
+    )
+    if not is_nested:
+        return [f"must have as presets a mapping {{preset: {{scope: {{field: value}}}}}}; got {presets!r}"]
+    try:
+        for preset in presets:
+            if preset not in PRESETS:
+                raise unknown_name("preset", str(preset), PRESETS)
+        for preset in PRESETS:  # those that the method leaves as they are, too: its settings must be understood
+            for scope in ("*", *presets.get(preset, {})):
+                data = DATASETS.get(next(iter(DATASETS)) if scope == "*" else scope) or parse_bench(scope).data
+                resolve(plugin, f"presets[{preset!r}]", data.budgets[preset], preset, (scope,), {})
+    except UserError as error:
+        return [f"must have presets that can be used: {str(error).removesuffix('.')}"]
+    except (Exception, SystemExit) as error:  # a third party's settings can fail in any way
+        return [f"must have settings and presets that can be used: {described(error)}"]
+    return []
 
 
 def protocol_faults(plugin: Any) -> list[str]:

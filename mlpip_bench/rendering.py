@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,13 @@ _ONLY_IF_VARYING = ("settings", "device", "protocol")
 
 _PLAIN = ("bench", "budget", "source", "settings")
 """Attributes whose values need no name beside them."""
+
+
+BOLD_NOTE = (
+    "Bold: the best mean of a column and all whose intervals overlap with its interval, among our rows of one "
+    "source, and apart from them among the published rows; a score without an interval counts as a point. "
+    "Overlap is no test of a difference."
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,8 @@ class WideTable:
         metric: its name; ``..._by_steps`` for scores under a condition named ``steps``, ``..._last`` for the last
             model of training rather than the best on validation.
         title: metric, unit and direction.
-        benches: the columns; under a condition ``<bench>, <name> <value>``.
+        benches: the columns; under a condition ``<bench>, <name> <value>``, or ``<name> <value>`` where all are of one
+            bench. One without a number is not drawn.
         rows: our rows.
         published: the paper's rows for the same benches.
         notes: what the reader must know, one sentence or more each.
@@ -103,6 +112,7 @@ class WideTable:
 
 def to_markdown(table: WideTable) -> str:
     """GitHub Markdown; the attributes are columns, so that a row can be read alone."""
+    table = _without_empty_columns(table)
     names, constant = table.attributes(keep=[name for name in ATTRIBUTES if name not in _ONLY_IF_VARYING])
 
     def line(cells: Iterable[str]) -> str:
@@ -125,6 +135,7 @@ def to_markdown(table: WideTable) -> str:
 
 def to_latex(table: WideTable) -> str:
     """A booktabs table that compiles as it is; what all rows share is in the caption."""
+    table = _without_empty_columns(table)
     names, constant = table.attributes()
 
     def row_line(row: Row) -> str:
@@ -150,35 +161,61 @@ def to_latex(table: WideTable) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\footnotesize", *notes, r"\end{table}", ""])
 
 
-def to_rich(table: WideTable, *, width: int = 100) -> Group:
-    """For the terminal: benches that do not fit beside each other follow in a further table.
+def to_rich(*tables: WideTable, width: int = 100, bold: bool = True) -> Group:
+    """For the terminal: a note that several tables need stands once, below them all.
 
     Args:
-        table: what to show.
+        tables: what to show.
         width: columns of the terminal.
+        bold: whether the terminal can show it.
     """
-    names, constant = table.attributes()
+    parts: list[Text | Table] = []
+    needed_by: dict[str, list[WideTable]] = defaultdict(list)
+    for table in tables:
+        for note in _all_notes(table, table.attributes()[1]):
+            if bold or note != BOLD_NOTE:
+                needed_by[note].append(table)
+    for table in tables:
+        parts += [Text(table.title, style="bold"), *_frames(_without_empty_columns(table), width)]
+        parts += [Text(note, style="dim") for note, needing in needed_by.items() if needing == [table]]
+        parts.append(Text())
+    shared: dict[str, list[str]] = defaultdict(list)
+    for note, needing in needed_by.items():
+        if len(needing) > 1:
+            names = "; ".join(table.title.partition(" (")[0] for table in needing)
+            shared["all tables above" if len(needing) == len(tables) else names].append(note)
+    for names, notes in shared.items():
+        parts += [Text(f"Notes to {names}:", style="bold"), *(Text(note, style="dim") for note in notes), Text()]
+    return Group(*parts[:-1])
+
+
+def _without_empty_columns(table: WideTable) -> WideTable:
+    filled = {bench for row in (*table.rows, *table.published) for bench in row.cells}
+    return replace(table, benches=tuple(bench for bench in table.benches if bench in filled))
+
+
+def _frames(table: WideTable, width: int) -> list[Table]:
+    """Benches that do not fit beside each other follow in a further frame."""
+    names, _ = table.attributes()
     first, gap = 24, 3  # the first column's width; padding and separator of the others
     for newline in (" ", "\n"):
         cells = [text for row in (*table.rows, *table.published) for text in _cells(table, row, str, newline, "\n")]
-        widest = max(len(line) for text in (*table.benches, *cells) for line in text.split("\n"))
+        headers = [bench.replace(" ", newline) for bench in table.benches]
+        widest = max(len(line) for text in (*headers, *cells) for line in text.split("\n"))
         fitting = max(1, (width - first - gap - 1) // (widest + gap))
         if len(table.benches) <= fitting:
             break
-    parts = [
+    return [
         _rich_part(replace(table, benches=table.benches[i : i + fitting]), names, newline, first)
         for i in range(0, len(table.benches), fitting)
     ]
-    return Group(
-        Text(table.title, style="bold"), *parts, *(Text(note, style="dim") for note in _all_notes(table, constant))
-    )
 
 
 def _rich_part(table: WideTable, names: Sequence[str], newline: str, first: int) -> Table:
     part = Table(box=box.HORIZONTALS)
     part.add_column(table.row_name, width=first)
     for bench in table.benches:
-        part.add_column(bench, justify="right", overflow="fold")
+        part.add_column(bench.replace(" ", newline), justify="right", overflow="fold")
 
     def add(row: Row, told: Sequence[str]) -> None:
         label = Text(row.label, style="bold" if told else "")

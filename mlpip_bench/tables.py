@@ -26,7 +26,7 @@ from mlpip_bench import published as published_data
 from mlpip_bench.errors import UserError, unknown_name
 from mlpip_bench.paired import mean_over_seeds, paired_difference, unpaired_ci95, verdict
 from mlpip_bench.published import Published
-from mlpip_bench.rendering import ATTRIBUTES, Cell, Row, WideTable, to_latex, to_markdown
+from mlpip_bench.rendering import ATTRIBUTES, BOLD_NOTE, Cell, Row, WideTable, to_latex, to_markdown
 from mlpip_bench.results import Better, Model, Record, Scores, facts, mean_ci95, write_atomically
 
 LONG_COLUMNS = (
@@ -169,8 +169,15 @@ class _Entry:
     facts: Mapping[str, str]
 
 
-def wide_tables(records: Iterable[Record], published: Iterable[Published]) -> list[WideTable]:
+def wide_tables(
+    records: Iterable[Record], published: Iterable[Published], numbers: dict[str, int] | None = None
+) -> list[WideTable]:
     """One table for each metric among the records, and for each condition it has scores under, in alphabetical order.
+
+    Args:
+        records: what was run.
+        published: what the paper reports.
+        numbers: numbers of notes so far, to which these are added; for tables that are printed together.
 
     Raises:
         UserError: records disagree on what a metric is, or one cell is there twice.
@@ -179,7 +186,7 @@ def wide_tables(records: Iterable[Record], published: Iterable[Published]) -> li
         _entries(records), lambda e: _metric(e.score, of="".join(f"_by_{name}" for name in sorted(e.score.condition)))
     )
     quoted = list(published)
-    return [_wide_table(metric, entries, quoted) for metric, entries in sorted(by_metric.items())]
+    return [_wide_table(metric, entries, quoted, _Notes(numbers)) for metric, entries in sorted(by_metric.items())]
 
 
 def _entries(records: Iterable[Record]) -> list[_Entry]:
@@ -206,13 +213,17 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 
 
-def _wide_table(metric: str, entries: Sequence[_Entry], quoted: Sequence[Published]) -> WideTable:
+def _wide_table(metric: str, entries: Sequence[_Entry], quoted: Sequence[Published], notes: _Notes) -> WideTable:
     kinds = {(e.score.unit, e.score.better) for e in entries}
     if len(kinds) > 1:
         raise UserError(
             f"a metric has one unit and one direction; the records give {metric} {sorted(kinds)}. Rename one."
         )
     ((unit, better),) = kinds
+    where = ""
+    if entries[0].score.condition and len({e.bench for e in entries}) == 1:  # said once, so that columns are narrow
+        where = f" on {entries[0].bench}"
+        entries = [replace(e, column=e.column.removeprefix(f"{e.bench}, ")) for e in entries]
     benches = tuple(dict.fromkeys(e.column for e in sorted(entries, key=_column_order)))
     varying = _conflicts(entries, lambda e: (e.facts["source"], e.column))
     data_keys = {key for key in varying if key.startswith("data.")}
@@ -223,7 +234,6 @@ def _wide_table(metric: str, entries: Sequence[_Entry], quoted: Sequence[Publish
     common = _common(entries)
     common_keys = {key for key, _ in common}
 
-    notes = _Notes()
     rows = [_own_row(group, telling[group[0].record.method], common_keys, unit, notes) for group, _ in groups]
     rows = _bold(rows, better, lambda row: row.attributes["source"])
     theirs = _published_rows(metric, benches, quoted, notes)
@@ -231,7 +241,7 @@ def _wide_table(metric: str, entries: Sequence[_Entry], quoted: Sequence[Publish
 
     return WideTable(
         metric=metric,
-        title=f"{metric} ({_qualities(unit, better, entries[0].score.model)})",
+        title=f"{metric}{where} ({_qualities(unit, better, entries[0].score.model)})",
         benches=benches,
         rows=tuple(rows),
         published=tuple(theirs),
@@ -545,14 +555,14 @@ def _seeds(entries: Iterable[_Entry]) -> str:
     return ",".join(str(seed) for seed in sorted({e.record.seed for e in entries}))
 
 
-def paired_tables(comparisons: Iterable[Comparison]) -> list[WideTable]:
-    """One table for each metric, with a row for each two methods."""
-    return [_paired_table(metric, group) for metric, group in _group(comparisons, lambda c: c.metric).items()]
+def paired_tables(comparisons: Iterable[Comparison], numbers: dict[str, int] | None = None) -> list[WideTable]:
+    """One table for each metric, with a row for each comparison; ``numbers`` as for :func:`wide_tables`."""
+    by_metric = _group(comparisons, lambda c: c.metric)
+    return [_paired_table(metric, group, _Notes(numbers)) for metric, group in by_metric.items()]
 
 
-def _paired_table(metric: str, comparisons: Sequence[Comparison]) -> WideTable:
+def _paired_table(metric: str, comparisons: Sequence[Comparison], marks: _Notes) -> WideTable:
     unit, better = comparisons[0].unit, comparisons[0].better
-    marks = _Notes()
     rows = []
     for c in comparisons:
         label = f"{c.method} minus {c.against}{_mark(c.attributes['source'])}"
@@ -568,7 +578,7 @@ def _paired_table(metric: str, comparisons: Sequence[Comparison]) -> WideTable:
         "unpaired ±: the half-width if each method had tasks of its own, the root of the sum of the squares of the two "
         "methods' half-widths. Where it is the larger, pairing gains the rest.",
         "verdict, on the first method: better or worse if zero is outside the difference's interval, else unclear.",
-        f"Comparisons in this table: {len(rows)}. Intervals and verdicts are not corrected for their number: between "
+        f"Comparisons of one metric: {len(rows)}. Intervals and verdicts are not corrected for their number: between "
         "methods that are alike, one interval in twenty leaves out zero.",
     ]
     if any("," in c.attributes["seeds"] for c in comparisons):
@@ -615,21 +625,27 @@ _ALONE = {"asked": "one at a time"}
 """The condition of scores whose queries were each predicted without the others."""
 
 
-def norm_tables(records: Iterable[Record]) -> list[WideTable]:
+def norm_tables(records: Iterable[Record], numbers: dict[str, int] | None = None) -> list[WideTable]:
     """What the methods owe to seeing the queries together, by normalisation mode.
 
-    One table for each metric and bench with two modes or more and scores of queries asked one at a time; a row for
-    each mode, and three columns for each method: together, alone, and their paired difference.
+    One table for each metric and bench with two modes or more and a method with scores of both kinds; a row for each
+    mode, and three columns for each method: together, alone, and their paired difference. ``numbers`` is as for
+    :func:`wide_tables`.
     """
     entries = [e for e in _entries(records) if e.score.model == "best" and e.score.condition in ({}, _ALONE)]
     return [
-        _norm_table(group)
+        _norm_table(group, _Notes(numbers))
         for group in _alike(entries, _ALIKE)
-        if len({e.facts["norm"] for e in group}) > 1 and any(e.score.condition for e in group)
+        if len({e.facts["norm"] for e in group}) > 1 and _asked_both_ways(group)
     ]
 
 
-def _norm_table(entries: Sequence[_Entry]) -> WideTable:
+def _asked_both_ways(entries: Sequence[_Entry]) -> bool:
+    together, alone = ({(e.record.method, e.facts["norm"]) for e in entries if bool(e.score.condition) is asked} for asked in (False, True))
+    return not together.isdisjoint(alone)
+
+
+def _norm_table(entries: Sequence[_Entry], marks: _Notes) -> WideTable:
     score, bench, facts = entries[0].score, entries[0].bench, entries[0].facts
     telling = _telling(entries)
 
@@ -639,7 +655,6 @@ def _norm_table(entries: Sequence[_Entry]) -> WideTable:
         return f"{entry.record.method} ({apart})" if apart else entry.record.method
 
     methods = sorted({method(e) for e in entries}, key=_natural)
-    marks = _Notes()
     by_norm = _group(entries, lambda e: (e.facts["norm"], e.facts["inductive"]))
     rows = [_norm_row(_group(by_norm[key], method), marks) for key in sorted(by_norm)]
     measured = (
@@ -687,19 +702,21 @@ def _norm_row(by_method: Mapping[str, Sequence[_Entry]], marks: _Notes) -> Row:
 
 
 class _Notes:
-    """Numbered notes; rows that need the same words share a number."""
+    """Numbered notes; rows that need the same words share a number, in all tables that are given the same numbers."""
 
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
+    def __init__(self, numbers: dict[str, int] | None) -> None:
+        self._numbers = {} if numbers is None else numbers
+        self._own: set[str] = set()
 
     def mark(self, label: str, note: str) -> str:
         """The label, with the number of its note if there is one."""
         if not note:
             return label
+        self._own.add(note)
         return f"{label} [{self._numbers.setdefault(note, len(self._numbers) + 1)}]"
 
     def __iter__(self) -> Iterator[str]:
-        return (f"[{number}] {note}." for note, number in self._numbers.items())
+        return (f"[{number}] {note}." for note, number in self._numbers.items() if note in self._own)
 
 
 def _interval_notes(entries: Sequence[_Entry], rows: Sequence[Row]) -> Iterator[str]:
@@ -717,11 +734,8 @@ def _interval_notes(entries: Sequence[_Entry], rows: Sequence[Row]) -> Iterator[
 
 def _general_notes(entries: Sequence[_Entry], rows: Sequence[Row], published: Sequence[Row]) -> Iterator[str]:
     yield from _interval_notes(entries, rows)
-    yield (
-        "Bold: the best mean of a column and all whose intervals overlap with its interval, among our rows of one "
-        "source, and apart from them among the published rows; a score without an interval counts as a point. "
-        "Overlap is no test of a difference."
-    )
+    if any(row.bold for row in (*rows, *published)):
+        yield BOLD_NOTE
     if any(_mark(e.facts["source"]) for e in entries):
         yield _STAND_IN
     if published:

@@ -29,12 +29,13 @@ from mlpip_bench.distributions import Delta, to_float64
 from mlpip_bench.errors import unknown_name
 from mlpip_bench.networks import ExtractorSpec
 from mlpip_bench.normalization import NORM_MODES, NormMode
-from mlpip_bench.registry import method_faults
+from mlpip_bench.registry import described, method_faults
 from mlpip_bench.tasks import Labelled, TaskBatch
 
-Status = Literal["passed", "failed", "expected failure", "not applicable"]
+Status = Literal["passed", "failed", "expected failure", "not applicable", "not run"]
 
 _KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
+_BAD: tuple[Status, ...] = ("failed", "not run")
 _WAY = 3
 _NOISE_STD = 2.0
 _ROUNDING = 1e-7
@@ -49,7 +50,8 @@ class CheckResult:
 
     Attributes:
         name: of the check.
-        status: an expected failure is one that the method names in ``xfail_checks``.
+        status: an expected failure is one that the method names in ``xfail_checks``; not run is what
+            cannot be, since ``interface`` fails.
         protects: what the check protects, one sentence.
         detail: what went wrong, or why it does not apply; empty where there is nothing to say.
     """
@@ -190,7 +192,7 @@ def _check(*kinds: TaskKind) -> Callable[[Callable[[Case], None]], Callable[[Cas
 def check_method(plugin: type[Method[Any]], checks: Sequence[str] | None = None) -> list[CheckResult]:
     """Run the conformance suite on a method; nothing that the method does raises here.
 
-    A class that fails ``interface`` fails all other checks, which are not run.
+    Where a class fails ``interface``, no other check is run.
 
     Args:
         plugin: the class; it need not be registered.
@@ -210,7 +212,7 @@ def check_method(plugin: type[Method[Any]], checks: Sequence[str] | None = None)
             results.append(interface)
         elif interface.status == "failed":
             protects = CHECKS[name].protects
-            results.append(CheckResult(name, "failed", protects, "not run, since interface fails"))
+            results.append(CheckResult(name, "not run", protects, "not run, since interface fails"))
         else:
             results.append(_judged(_run(CHECKS[name], plugin, plugin.handles), plugin.xfail_checks.get(name)))
     return results
@@ -218,10 +220,33 @@ def check_method(plugin: type[Method[Any]], checks: Sequence[str] | None = None)
 
 def assert_conforms(plugin: type[Method[Any]], checks: Sequence[str] | None = None) -> None:
     """For test suites: :func:`check_method`, and one AssertionError that lists all that failed."""
-    failed = [result for result in check_method(plugin, checks) if result.status == "failed"]
-    if failed:
-        lines = (f"{result.name}: {result.detail} (protects: {result.protects})" for result in failed)
+    names = None if checks is None else tuple(dict.fromkeys(("interface", *checks)))  # why others may not be run
+    if lines := failure_lines(check_method(plugin, names)):
         raise AssertionError(f"{getattr(plugin, '__name__', plugin)} does not conform:\n" + "\n".join(lines))
+
+
+def failure_lines(results: Sequence[CheckResult]) -> list[str]:
+    """What failed or was not run, one line for each cause."""
+    return [
+        f"{result.name}: {result.detail}" + (f" (protects: {result.protects})" if result.protects else "")
+        for result in merged(results)
+        if result.status in _BAD
+    ]
+
+
+def merged(results: Sequence[CheckResult]) -> list[CheckResult]:
+    """The same results, with those of one cause as one: an error in ``amortize`` fails nearly every check."""
+    causes: dict[object, list[CheckResult]] = {}
+    for result in results:
+        causes.setdefault((result.status, result.detail) if result.status in _BAD else result.name, []).append(result)
+    return [same[0] if len(same) == 1 else _as_one(same) for same in causes.values()]
+
+
+def _as_one(same: Sequence[CheckResult]) -> CheckResult:
+    name = ", ".join(result.name for result in same)
+    if same[0].status == "not run":
+        name = f"{len(same)} other checks"
+    return dataclasses.replace(same[0], name=name, protects="")
 
 
 def _run(check: Check, plugin: type[Method[Any]], handles: tuple[TaskKind, ...]) -> CheckResult:
@@ -241,17 +266,17 @@ def _run(check: Check, plugin: type[Method[Any]], handles: tuple[TaskKind, ...])
             notes.append(f"{prefix}{reason}")
         except _FailedError as failure:
             return CheckResult(check.name, "failed", check.protects, f"{prefix}{failure}")
-        except Exception as error:  # whatever a plugin raises fails its check, and no other
-            return CheckResult(check.name, "failed", check.protects, f"{prefix}{_described(error, plugin)}")
+        except (Exception, SystemExit) as error:  # whatever a plugin raises fails its check, and no other
+            return CheckResult(check.name, "failed", check.protects, f"{prefix}{_located(error, plugin)}")
     return CheckResult(check.name, status, check.protects, "; ".join(notes))
 
 
-def _described(error: Exception, plugin: type) -> str:
+def _located(error: BaseException, plugin: type) -> str:
     """The error in one line, with the plugin's own line that led to it."""
     file = getattr(sys.modules.get(plugin.__module__), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    message = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    return f"{message} ({Path(file).name}, line {lines[-1]})" if file and lines else message
+    where = f" ({Path(file).name}, line {lines[-1]})" if file and lines else ""
+    return described(error) + where
 
 
 def _judged(result: CheckResult, reason: str | None) -> CheckResult:
@@ -393,6 +418,32 @@ def interface(case: Case) -> None:
     if faults := _faults(case.plugin):
         raise _FailedError("; ".join(faults))
     case.method()
+
+
+@_check()
+def inputs_unchanged(case: Case) -> None:
+    """Amortisation, prediction and loss leave the tasks as they are, which other protocols and methods use too."""
+    method, batch = case.method(), case.batch()
+    tensors = {
+        "support.x": batch.support.x,
+        "support.y": batch.support.y,
+        "query.x": batch.query.x,
+        "query.y": batch.query.y,
+    }
+    before = {name: tensor.clone() for name, tensor in tensors.items()}
+
+    def compare(function: str) -> None:
+        for name, tensor in tensors.items():
+            if not torch.equal(tensor, before[name]):
+                raise _FailedError(f"{function} changes {name} in place; let it work on a copy")
+
+    with torch.no_grad():
+        q = method.amortize(batch.support)
+        compare("amortize")
+        method.predictive(q, batch.query.x)
+        compare("predictive")
+    _loss(method, batch)
+    compare("loss")
 
 
 @_check()
