@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from mlpip_bench.api import EvalProtocol, Method, TaskKind, resolve
 from mlpip_bench.benches import DATASETS, PRESETS, parse_bench
-from mlpip_bench.errors import UserError, unknown_name
+from mlpip_bench.errors import UserError, one_line, unknown_name
 from mlpip_bench.metrics import Metric
 
 
@@ -68,7 +68,7 @@ def _load(kind: str, name: str, faults: Callable[[Any], list[str]]) -> Any:
     try:
         plugin = entry.load()
     except (Exception, SystemExit) as error:  # a third party's import can fail in any way; it is named, not hidden
-        raise UserError(f"{kind} {name!r} ({_origin(entry)}) cannot be imported: {described(error)}") from error
+        raise UserError(f"{kind} {name!r} ({_origin(entry)}) cannot be imported: {one_line(error)}") from error
     if found := faults(plugin):
         raise UserError(f"{kind} {name!r} ({value}) {'; it '.join(found)}.")
     return plugin
@@ -76,11 +76,6 @@ def _load(kind: str, name: str, faults: Callable[[Any], list[str]]) -> Any:
 
 def _origin(entry: EntryPoint) -> str:
     return f"{entry.value} of the package {entry.dist.name}" if entry.dist else entry.value
-
-
-def described(error: BaseException) -> str:
-    """Type and message of an error, in one line."""
-    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0].removesuffix(": ")
 
 
 def method_faults(plugin: Any) -> list[str]:
@@ -123,7 +118,7 @@ def _preset_faults(plugin: type[Method[Any]]) -> list[str]:
     except UserError as error:
         return [f"must have presets that can be used: {str(error).removesuffix('.')}"]
     except (Exception, SystemExit) as error:  # a third party's settings can fail in any way
-        return [f"must have settings and presets that can be used: {described(error)}"]
+        return [f"must have settings and presets that can be used: {one_line(error)}"]
     return []
 
 

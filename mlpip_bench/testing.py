@@ -26,10 +26,10 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 
 from mlpip_bench.api import Method, Posterior, Problem, TaskKind
 from mlpip_bench.distributions import Delta, to_float64
-from mlpip_bench.errors import unknown_name
+from mlpip_bench.errors import one_line, unknown_name
 from mlpip_bench.networks import ExtractorSpec
 from mlpip_bench.normalization import NORM_MODES, NormMode
-from mlpip_bench.registry import described, method_faults
+from mlpip_bench.registry import method_faults
 from mlpip_bench.tasks import Labelled, TaskBatch
 
 Status = Literal["passed", "failed", "expected failure", "not applicable", "not run"]
@@ -276,7 +276,7 @@ def _located(error: BaseException, plugin: type) -> str:
     file = getattr(sys.modules.get(plugin.__module__), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     where = f" ({Path(file).name}, line {lines[-1]})" if file and lines else ""
-    return described(error) + where
+    return one_line(error) + where
 
 
 def _judged(result: CheckResult, reason: str | None) -> CheckResult:
@@ -414,7 +414,7 @@ def _global_state() -> dict[str, object]:
 
 @_check()
 def interface(case: Case) -> None:
-    """The class is complete: abstract parts, reference, psi, task kinds, and frozen settings with defaults."""
+    """The class is complete: abstract parts, reference, psi, task kinds, frozen settings, and usable presets."""
     if faults := _faults(case.plugin):
         raise _FailedError("; ".join(faults))
     case.method()

@@ -144,7 +144,7 @@ def test_a_check_that_is_expected_to_fail_and_does_not_is_a_failure(check, is_):
 @pytest.mark.parametrize("unknown", ["suport_order", "interface"])
 def test_an_unknown_name_in_xfail_checks_is_an_error_and_nothing_else_is_run(unknown):
     results = check_method(variant(xfail_checks={unknown: "for no reason"}))
-    assert {r.status for r in results} == {"failed"}
+    assert [r.status for r in results] == ["failed", *["not run"] * (len(CHECKS) - 1)]
     assert results[0].detail.startswith(f"unknown check in xfail_checks '{unknown}'.")
     assert {r.detail for r in results[1:]} == {"not run, since interface fails"}
 
@@ -161,6 +161,7 @@ def test_a_plugin_that_raises_fails_that_check_with_its_own_error_and_line():
     results = check_method(variant(loss=loss, __module__=__name__))
     failed = {r.name: r.detail for r in results if r.status == "failed"}
     assert set(failed) == {
+        "inputs_unchanged",
         "shapes",
         "loss_scalar",
         "loss_mean_over_tasks",
@@ -187,7 +188,72 @@ def test_assert_conforms_lists_all_failures_in_one_error():
 def test_a_class_that_is_no_method_fails_with_what_is_missing():
     results = check_method(variant(reference="", predictive=Method.predictive))
     assert results[0] == CheckResult("interface", "failed", CHECKS["interface"].protects, "lacks predictive, reference")
-    assert {r.status for r in results} == {"failed"}
+    assert {r.status for r in results[1:]} == {"not run"}
+
+
+def test_checks_that_are_not_run_are_no_pass():
+    with pytest.raises(AssertionError) as caught:
+        assert_conforms(variant(reference=""), ["support_order", "posterior"])
+    _, interface, others = str(caught.value).splitlines()
+    assert interface.startswith("interface: lacks reference (protects: ")
+    assert others == "2 other checks: not run, since interface fails"
+
+
+@pytest.mark.parametrize(
+    ("presets", "says"),
+    [
+        ({"quick": {"*": {"nofield": 3}}}, "unknown setting of presets['quick'] 'nofield'. Known: halve_every, "),
+        ({"paper": {"omni10w3s": {"iteration": 3}}}, "'iteration'. Did you mean 'iterations'?"),
+        (
+            {"paper": {"linear": {"iterations": "many"}}},
+            "presets['paper'].iterations must be a whole number; got 'many'",
+        ),
+        ({"quick": {"*": {"iterations": 0}}}, "iterations must be positive and finite; got 0"),
+        ({"quik": {}}, "unknown preset 'quik'. Did you mean 'quick'? Known: paper, quick"),
+        ({"quick": {"omin": {}}}, "unknown bench 'omin'."),
+        (
+            {"quick": {"iterations": 3}},
+            "must have as presets a mapping {preset: {scope: {field: value}}}; got {'quick': ",
+        ),
+    ],
+)
+def test_presets_that_a_run_would_refuse_fail_interface(presets, says):
+    (result,) = check_method(variant(presets=presets), ["interface"])
+    assert result.status == "failed"
+    assert says in result.detail
+
+
+def test_presets_that_a_run_accepts_pass_interface():
+    presets = {"paper": {"*": {"iterations": 3}, "linear": {"samples": 2}, "omni10w3s": {"learning_rate": 0.1}}}
+    settings = dataclasses.make_dataclass("Own", [("samples", int, 1)], frozen=True)
+    assert status(variant(presets=presets, Settings=settings), "interface") == "passed"
+
+
+def raises(error: BaseException):
+    def amortize(self, support):
+        raise error
+
+    return amortize
+
+
+def test_a_plugin_that_exits_fails_its_checks_and_an_interrupt_goes_through():
+    (result,) = check_method(variant(amortize=raises(SystemExit(0))), ["posterior"])
+    assert (result.status, result.detail) == ("failed", "SystemExit: 0")
+    with pytest.raises(KeyboardInterrupt):
+        check_method(variant(amortize=raises(KeyboardInterrupt())), ["posterior"])
+
+
+@pytest.mark.parametrize("function", ["amortize", "predictive", "loss"])
+def test_a_change_of_the_tasks_is_said_with_the_function_that_makes_it(function):
+    def changes(self, *arguments):
+        {"amortize": lambda d: d.x, "predictive": lambda _, x: x, "loss": lambda b: b.query.x}[function](
+            *arguments
+        ).add_(1)
+        return getattr(Exact, function)(self, *arguments)
+
+    (result,) = check_method(variant(**{function: changes}), ["inputs_unchanged"])
+    changed = "support.x" if function == "amortize" else "query.x"
+    assert result.detail == f"{function} changes {changed} in place; let it work on a copy"
 
 
 def test_the_suite_leaves_global_generators_as_they_are():
@@ -202,7 +268,7 @@ def test_the_suite_leaves_global_generators_as_they_are():
 
 
 def call(*arguments: str):
-    return CliRunner().invoke(app, ["check", *arguments], env={"COLUMNS": "200"}, catch_exceptions=False)
+    return CliRunner().invoke(app, ["check", *arguments], env={"COLUMNS": "400"}, catch_exceptions=False)
 
 
 def test_check_shows_results_and_what_they_protect(monkeypatch):
@@ -215,10 +281,38 @@ def test_check_shows_results_and_what_they_protect(monkeypatch):
 
     bad = call("fails", "exact")
     assert bad.exit_code == 1
-    assert re.search(r"support_order +│ failed", bad.output)
-    assert "support points in another order: they differ by" in bad.output
-    assert "1 of 2 methods pass; failed: fails" in bad.output
-    assert "Traceback" not in bad.output
+    fails, detail, exact, total = (line.strip() for line in bad.output.splitlines())
+    applicable = len(CHECKS) - 4
+    assert fails == f"fails  {applicable - 1} passed, 1 failed, 4 not applicable"
+    assert detail.startswith("support_order: support points in another order: they differ by")
+    assert detail.endswith(f"(protects: {CHECKS['support_order'].protects})")
+    assert exact == f"exact  {applicable} passed, 4 not applicable"
+    assert total == "1 of 2 methods pass; failed: fails"
+
+    verbose = call("fails", "exact", "--verbose").output
+    assert re.search(r"support_order +│ failed", verbose)
+    assert verbose.count(CHECKS["support_order"].protects) == 2
+
+
+def test_checks_that_fail_for_one_reason_are_shown_together(monkeypatch):
+    broken = {
+        "exits": variant(amortize=raises(SystemExit(3))),
+        "lacks": variant(psi=""),
+        "expected": Fails,
+    }
+    monkeypatch.setattr(registry, "method", broken.get)
+    alone = call("exits").output
+    assert alone.count("SystemExit: 3") == 1
+    assert "support_counts" in alone
+    alone = call("lacks").output
+    assert re.search(rf"{len(CHECKS) - 1} other checks +│ not run +│ not run, since interface fails", alone)
+    together = call("exits", "lacks", "expected")
+    assert together.exit_code == 1
+    lines = together.output.splitlines()
+    assert sum("SystemExit: 3" in line for line in lines) == 1
+    assert f"    {len(CHECKS) - 1} other checks: not run, since interface fails" in map(str.rstrip, lines)
+    assert f"expected  {len(CHECKS) - 5} passed, 1 expected failure, 4 not applicable" in lines
+    assert "1 of 3 methods pass; failed: exits, lacks" in lines
 
 
 @pytest.mark.parametrize(

@@ -478,7 +478,44 @@ class StateThatIsNoTensor(Predictive):
         self.problem = state
 
 
+# the inputs
+
+
+@caught_by("inputs_unchanged")
+class SupportShiftedInPlace(Predictive):
+    def amortize(self, support):
+        support.x.sub_(0.1)
+        return super().amortize(support)
+
+
+@caught_by("inputs_unchanged")
+class QueriesScaledInPlace(Predictive):
+    def predictive(self, q, query_x):
+        return super().predictive(q, query_x.mul_(0.5))
+
+
+@caught_by("inputs_unchanged")
+class NoiseAddedInPlaceInTraining(Predictive):
+    def loss(self, batch):
+        batch.query.x.add_(torch.randn_like(batch.query.x))
+        return super().loss(batch)
+
+
+@caught_by("inputs_unchanged")
+class TargetsCentredInPlace(Predictive):
+    handles = ("regression",)
+
+    def loss(self, batch):
+        batch.support.y.sub_(batch.support.y.mean())
+        return super().loss(batch)
+
+
 # the class
+
+
+@caught_by("interface")
+class PresetOfAnUnknownField(Predictive):
+    presets = {"quick": {"*": {"nofield": 3}}}  # noqa: RUF012
 
 
 @caught_by("interface")

@@ -120,10 +120,25 @@ REFUSED = {
     ),
     "import of what is not there": (
         cosine(("import torch\n", "import no_such_module\n")),
-        "cannot be imported: ModuleNotFoundError(\"No module named 'no_such_module'\")",
+        "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'\n",
     ),
-    "syntax error": (cosine(("import torch\n", "import torch)\n")), "cannot be imported: SyntaxError("),
-    "no such attribute": (cosine(("class CosineMeans", "class Renamed")), "cannot be imported: AttributeError("),
+    "syntax error": (
+        "import torch(\n",
+        "cannot be imported: SyntaxError: invalid syntax (broken_plugin.py, line 1)\n",
+    ),
+    "no such attribute": (cosine(("class CosineMeans", "class Renamed")), "cannot be imported: AttributeError: "),
+    "exit at import": ("raise SystemExit(3)", "cannot be imported: SystemExit: 3\n"),
+    "preset of an unknown field": (
+        with_attribute('presets = {"quick": {"*": {"nofield": 3}}}'),
+        "must have presets that can be used: unknown setting of presets['quick'] 'nofield'. Known: ",
+    ),
+    "settings of an unknown type": (
+        with_attribute(
+            "Settings = Own",
+            'import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Own:\n    rate: "NoType" = 1.0',
+        ),
+        "must have settings and presets that can be used: NameError: name 'NoType' is not defined.",
+    ),
 }
 
 
@@ -138,8 +153,39 @@ def test_a_class_that_is_no_method_is_refused_and_hides_no_other(fault, site):
         assert says in result.output
     listed = call("list", "methods")
     assert listed.exit_code == 0
-    assert "method 'broken' (broken_plugin:CosineMeans" in listed.output
-    assert "protonets" in listed.output
+    table, _, below = listed.output.partition("└")
+    assert "protonets" in table
+    assert "broken" not in table
+    assert "broken: method 'broken' (broken_plugin:CosineMeans" in below
+
+
+def test_an_interrupt_while_a_plugin_is_imported_is_no_fault_of_the_plugin(site):
+    install(site, "broken_plugin", "raise KeyboardInterrupt", "broken_plugin:CosineMeans")
+    assert call("list", "methods").exit_code == 130
+
+
+def test_an_entry_point_without_a_class_is_told_what_it_must_be(site):
+    install(site, "broken_plugin", cosine(), "broken_plugin")
+    result = call("check", "broken")
+    assert result.exit_code == 2
+    assert (
+        "(broken_plugin of the package broken_plugin_package) must be module:Class; got 'broken_plugin'."
+        in result.output
+    )
+
+
+def test_the_list_of_methods_keeps_settings_and_words_whole_in_a_terminal_of_80_columns(site):
+    long = "inner_engine='native', observed='support', first_order=False, learned_prior=True, local_rate=0.1"
+    fields = "\n".join(f"    {f.replace('=', ': object = ')}" for f in long.split(", "))
+    own = f"import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Own:\n{fields}"
+    install(site, "own_plugin", with_attribute("Settings = Own", own), "own_plugin:CosineMeans", name="own")
+    result = CliRunner().invoke(app, ["list", "methods"], env={"COLUMNS": "80"}, catch_exceptions=False)
+    assert all(len(line) <= 80 for line in result.output.splitlines())
+    words = result.output.replace("│", " ").split()
+    for name in registry.method_names():
+        plugin = registry.method(name)
+        assert set(f"{plugin.psi} {plugin.reference}".split()) <= set(words), name
+    assert set(long.split(" ")) <= set(words)
 
 
 def test_a_broken_plugin_does_not_keep_others_from_a_run(site):
@@ -218,7 +264,11 @@ def test_a_method_that_fails_at_work_fails_its_checks_and_its_cell_only(fault, s
     install(site, "broken_plugin", source, "broken_plugin:CosineMeans")
     checked = call("check", "broken")
     assert checked.exit_code == 1
-    failed = {line.split("│")[1].strip() for line in checked.output.splitlines() if "│ failed " in line}
+    failed, status = set(), ""
+    for line in checked.output.splitlines():
+        if line.startswith("│"):
+            name, status = line.split("│")[1].strip(), line.split("│")[2].strip() or status  # one status for its rows
+            failed |= {name} if status == "failed" else set()
     assert checks <= failed
     assert "interface" not in failed
     ran = call("run", "--methods", "broken,protonets", *ONE_CELL, "--results", site)
