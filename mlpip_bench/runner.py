@@ -329,7 +329,7 @@ def run(cells: Sequence[Cell], config: RunConfig, reporter: Reporter) -> Summary
         except UserError:
             raise
         except (Exception, SystemExit) as error:  # one cell's fault, whatever it is, must not take the others with it
-            message = str(error) if isinstance(error, CellError) else one_line(error)
+            message = _message(error)
             detail = {"cell": cell.title, "error": message, "traceback": traceback.format_exc(), "config": cell.config}
             results.write_atomically(failure, json.dumps(detail, indent=1).encode())
             reporter.say(f"failed {cell.title}: {message}")
@@ -368,10 +368,9 @@ def _run_cell(cell: Cell, protocols: Sequence[str], config: RunConfig, reporter:
             step=step,
         )
     began = time.monotonic()
-    measured = _measure(cell, method, trained, streams["test"], protocols, reporter)
-    good = {name: scores for name, scores in measured.items() if not isinstance(scores, BaseException)}
-    inductive = bool(good) and is_inductive(method, streams["test"].batch(0, 1))
-    for name, scores in good.items():
+    measured, failed = _measure(cell, method, trained, streams["test"], protocols, reporter)
+    inductive = bool(measured) and is_inductive(method, streams["test"].batch(0, 1))
+    for name, scores in measured.items():
         yield Record(
             key=cell.record_key(name),
             bench=cell.bench.name,
@@ -394,11 +393,13 @@ def _run_cell(cell: Cell, protocols: Sequence[str], config: RunConfig, reporter:
             seconds=time.monotonic() - began,
             environment=environment(cell.device),
         )
-    failed = {name: error for name, error in measured.items() if isinstance(error, BaseException)}
     if failed:  # the records of the others are written by now
-        told = (str(error) if isinstance(error, CellError) else one_line(error) for error in failed.values())
-        message = "; ".join(f"protocol {name}: {text}" for name, text in zip(failed, told, strict=True))
-        raise CellError(message) from next(iter(failed.values()))
+        told = (f"protocol {name}: {_message(error)}" for name, error in failed.items())
+        raise CellError("; ".join(told)) from next(iter(failed.values()))
+
+
+def _message(error: BaseException) -> str:
+    return str(error) if isinstance(error, CellError) else one_line(error)
 
 
 def build_method(cell: Cell) -> Method[Any]:
@@ -418,43 +419,40 @@ def _measure(
     test: Stream,
     protocols: Sequence[str],
     reporter: Reporter,
-) -> dict[str, list[Scores] | BaseException]:
-    """By protocol, the scores of the best model and of the last one, or the error that stands in their place.
+) -> tuple[dict[str, list[Scores]], dict[str, BaseException]]:
+    """By protocol, the scores of the best model and of the last one; and the errors of protocols that failed.
 
     They are measured once if the two models are one.
     """
-
-    def measure(model: results.Model, state: State, names: Sequence[str]) -> dict[str, list[Scores] | BaseException]:
+    scores: dict[str, list[Scores]] = {name: [] for name in protocols}
+    failed: dict[str, BaseException] = {}
+    states: dict[results.Model, State] = {"best": trained.best_model, "last": trained.model}
+    if trained.best_iteration == trained.iteration:
+        del states["last"]
+    for model, state in states.items():
         method.load_state_dict(state)
         evaluation = Evaluation(method, model, test, cell.plan.test_tasks, reporter, cell.title)
-        return {name: _scores(name, evaluation) for name in names}
-
-    best = measure("best", trained.best_model, protocols)
-    good = {name: scores for name, scores in best.items() if not isinstance(scores, BaseException)}
-    if trained.best_iteration == trained.iteration:
-        last = {name: [dataclasses.replace(s, model="last") for s in scores] for name, scores in good.items()}
-        return best | {name: good[name] + last[name] for name in good}
-    both = best | {
-        name: scores if isinstance(scores, BaseException) else good[name] + scores
-        for name, scores in measure("last", trained.model, list(good)).items()
-    }
+        for name in [n for n in protocols if n not in failed]:
+            try:
+                scores[name] += _scores(name, evaluation)
+            except UserError:
+                raise
+            except (Exception, SystemExit) as error:  # one that fails takes no other with it
+                failed[name] = error
+    if "last" not in states:
+        scores = {name: best + [dataclasses.replace(s, model="last") for s in best] for name, best in scores.items()}
     method.load_state_dict(trained.best_model)  # which the method holds from here on
-    return both
+    return {name: found for name, found in scores.items() if name not in failed}, failed
 
 
-def _scores(name: str, evaluation: Evaluation) -> list[Scores] | BaseException:
-    """What a protocol gives, or the error: one that fails takes no other with it."""
-    try:
-        scores = registry.protocol(name)().measure(evaluation)
-        if not (isinstance(scores, list) and scores and all(isinstance(s, Scores) for s in scores)):
-            raise CellError(f"measure must return a list of Scores, and at least one; got {scores!r:.60}.")
-        if uneven := [s for s in scores if len(s.per_task) != evaluation.tasks]:
-            raise CellError(
-                f"there must be one score for each of the {evaluation.tasks} test tasks; {uneven[0].metric} has "
-                f"{len(uneven[0].per_task)}."
-            )
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        return error
+def _scores(name: str, evaluation: Evaluation) -> list[Scores]:
+    """What a protocol gives; raises whatever it raises, and CellError for what are not scores of the test tasks."""
+    scores = registry.protocol(name)().measure(evaluation)
+    if not (isinstance(scores, list) and scores and all(isinstance(s, Scores) for s in scores)):
+        raise CellError(f"measure must return a list of Scores, and at least one; got {scores!r:.60}.")
+    if uneven := [s for s in scores if len(s.per_task) != evaluation.tasks]:
+        raise CellError(
+            f"there must be one score for each of the {evaluation.tasks} test tasks; {uneven[0].metric} has "
+            f"{len(uneven[0].per_task)}."
+        )
     return scores
