@@ -215,7 +215,12 @@ def run(
         tables.write_tables(records, config.results)
     asked = {cell.record_key(protocol) for cell in cells for protocol in cell.protocols}
     # The last models' tables are in the folder; here they would push the main ones off the screen.
-    _print_tables([record for record in records if record.key in asked], last=False)
+    main = [
+        dataclasses.replace(record, scores=tuple(score for score in record.scores if score.model == "best"))
+        for record in records
+        if record.key in asked
+    ]
+    _print_tables(main, published.load())
     _print_summary(summary, config.results)
     if summary.failed:
         raise typer.Exit(1)
@@ -240,14 +245,21 @@ def _print_configuration(cells: list[runner.Cell], protocols: tuple[str, ...]) -
         err.print("[yellow]stand-in data:[/] results on procedural images are not results on the real data set")
 
 
-def _print_tables(records: list[Record], *, last: bool) -> None:
-    wide = tables.wide_tables(records, published.load())
-    _print_wide([table for table in wide if last or not table.metric.endswith("_last")] + tables.norm_tables(records))
+def _print_tables(records: list[Record], quoted: list[published.Published]) -> None:
+    numbers: dict[str, int] = {}
+    by_norm = tables.norm_tables(records, numbers)
+    _print_wide([*tables.wide_tables(records, quoted, numbers), *by_norm])
+    norms = {(r.bench, r.method, r.config["norm"]) for r in records if any(score.way > 1 for score in r.scores)}
+    if not by_norm and len(norms) > len({(bench, method) for bench, method, _ in norms}):
+        err.print(
+            "what a norm owes to the other queries is shown with `--protocols accuracy,nll,one_at_a_time`",
+            markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
 
 
 def _print_wide(shown: list[rendering.WideTable]) -> None:
-    for table in shown:
-        out.print(rendering.to_rich(table, width=out.width))
+    if shown:
+        out.print(rendering.to_rich(*shown, width=out.width, bold=out.color_system is not None))
         out.print()
 
 
@@ -269,7 +281,11 @@ def table(
     bench: Annotated[str | None, typer.Option(help="Only these benches, with commas.")] = None,
     methods: Annotated[str | None, typer.Option(help="Only these methods, with commas.")] = None,
     paired: Annotated[
-        bool, typer.Option("--paired", help="Print differences of methods, paired over the test tasks, instead.")
+        bool,
+        typer.Option(
+            "--paired",
+            help="Print differences of methods and of their settings, paired over the test tasks, instead.",
+        ),
     ] = False,
     against: Annotated[
         str | None, typer.Option(metavar="METHOD", help="With --paired: only differences to this method.")
@@ -297,10 +313,12 @@ def table(
     if format_ is TableFormat.csv:
         typer.echo(tables.paired_csv(comparisons) if paired else tables.to_csv(chosen, quoted), nl=False)
         return
-    shown = tables.paired_tables(comparisons) or [*tables.wide_tables(chosen, quoted), *tables.norm_tables(chosen)]
-    if format_ is TableFormat.text:
-        _print_wide(shown)
+    if format_ is TableFormat.text and paired:
+        _print_wide(tables.paired_tables(comparisons, {}))
+    elif format_ is TableFormat.text:
+        _print_tables(chosen, quoted)
     else:
+        shown = tables.paired_tables(comparisons) or [*tables.wide_tables(chosen, quoted), *tables.norm_tables(chosen)]
         render = rendering.to_markdown if format_ is TableFormat.markdown else rendering.to_latex
         typer.echo("\n".join(map(render, shown)))
 

@@ -20,6 +20,7 @@ import seaborn  # type: ignore[import-untyped]
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import ScaledTranslation
 
 from mlpip_bench.errors import UserError
 from mlpip_bench.paired import mean_over_seeds
@@ -28,6 +29,8 @@ from mlpip_bench.results import Record, Scores, facts, mean_ci95, write_atomical
 _STYLE = ("default", seaborn.axes_style("ticks"), {"font.size": 8, "axes.titlesize": 8, "pdf.fonttype": 42})
 _COLOURS = seaborn.color_palette("colorblind")
 _MARKERS = "osD^vP*X<>hpd8"  # beside the colours, which repeat after ten and are not all told apart in grey
+_DODGE = 4.0  # points between the lines of a steps figure, so that equal scores can be told apart,
+_MOST_DODGE = 20.0  # and between the first and the last, so that they keep beside their number of steps
 _GREY = "0.45"
 _COLUMNS = 5
 
@@ -172,12 +175,13 @@ def steps(records: Sequence[Record]) -> Figure | None:
     names = sorted({name for lines in panels.values() for name in lines})
     for axes, (ylabel, lines) in zip(grid, panels.items(), strict=True):
         for label, scores in lines.items():
-            _steps_line(axes, scores, names.index(label), label)
+            _steps_line(axes, scores, names.index(label), len(names), label)
         most = max(s.condition["steps"] for scores in lines.values() for s in scores)
         ticks = [0] + [m * 10**e for e in range(len(str(most))) for m in (1, 2, 5)]
         axes.set_xscale("symlog", linthresh=1, linscale=0.4)  # which has a place for 0 steps
         axes.set_xticks([t for t in ticks if t <= most], [str(t) for t in ticks if t <= most])
         axes.set(xlabel="adaptation steps", ylabel=ylabel)
+        axes.margins(x=0.12)
         axes.minorticks_off()
         seaborn.despine(ax=axes)
     figure.suptitle(_title("Adaptation steps", records))
@@ -187,23 +191,27 @@ def steps(records: Sequence[Record]) -> Figure | None:
         handles.keys(),
         loc="outside right center",
         frameon=False,
-        title="bar: 95 % interval\nover tasks",
+        title="bar: 95 % interval\nover tasks; points are\nmoved aside to be seen",
     )
     return figure
 
 
-def _steps_line(axes: Axes, scores: Sequence[Scores], index: int, label: str) -> None:
+def _steps_line(axes: Axes, scores: Sequence[Scores], index: int, lines: int, label: str) -> None:
     by_steps: dict[float, list[Scores]] = defaultdict(list)
     for score in scores:
         by_steps[float(score.condition["steps"])].append(score)
     x = sorted(by_steps)
     scale = 100 if scores[0].unit == "fraction" else 1
     mean, ci95 = scale * np.array([_mean_ci95(by_steps[n]) for n in x]).T
-    axes.errorbar(
+    line, caps, bars = axes.errorbar(
         x, mean, np.where(np.isfinite(ci95), ci95, 0), label=label, color=_COLOURS[index % len(_COLOURS)],
         marker=_MARKERS[index % len(_MARKERS)], linestyle="--" if index // len(_COLOURS) % 2 else "-",
-        markersize=4, linewidth=1, capsize=2,
+        markersize=4, markerfacecolor="none", linewidth=1, capsize=1.5,
     )  # fmt: skip
+    points = min(_DODGE, _MOST_DODGE / max(lines - 1, 1)) * (index - (lines - 1) / 2)
+    aside = axes.transData + ScaledTranslation(points / 72, 0, axes.figure.dpi_scale_trans)
+    for artist in (line, *caps, *bars):  # not by errorbar's own argument, which spoils the limits of the axes
+        artist.set_transform(aside)
 
 
 # -------------------------------------------------------------------------------------------------------- writing

@@ -172,7 +172,7 @@ def to_rich(*tables: WideTable, width: int = 100, bold: bool = True) -> Group:
     parts: list[Text | Table] = []
     needed_by: dict[str, list[WideTable]] = defaultdict(list)
     for table in tables:
-        for note in _all_notes(table, table.attributes()[1]):
+        for note in _all_notes(table, table.attributes(keep=())[1]):
             if bold or note != BOLD_NOTE:
                 needed_by[note].append(table)
     for table in tables:
@@ -196,7 +196,7 @@ def _without_empty_columns(table: WideTable) -> WideTable:
 
 def _frames(table: WideTable, width: int) -> list[Table]:
     """Benches that do not fit beside each other follow in a further frame."""
-    names, _ = table.attributes()
+    names, _ = table.attributes(keep=())
     first, gap = 24, 3  # the first column's width; padding and separator of the others
     for newline in (" ", "\n"):
         cells = [text for row in (*table.rows, *table.published) for text in _cells(table, row, str, newline, "\n")]
@@ -205,9 +205,10 @@ def _frames(table: WideTable, width: int) -> list[Table]:
         fitting = max(1, (width - first - gap - 1) // (widest + gap))
         if len(table.benches) <= fitting:
             break
+    each = math.ceil(len(table.benches) / math.ceil(len(table.benches) / fitting))  # so that no frame is left with one
     return [
-        _rich_part(replace(table, benches=table.benches[i : i + fitting]), names, newline, first)
-        for i in range(0, len(table.benches), fitting)
+        _rich_part(replace(table, benches=table.benches[i : i + each]), names, newline, first)
+        for i in range(0, len(table.benches), each)
     ]
 
 

@@ -412,21 +412,23 @@ def _bold(rows: Sequence[Row], better: Better, group: Callable[[Row], str]) -> l
 _ALIKE = ("queries", "preset", "source", "test_tasks")
 """Facts, besides bench and data, that must agree before scores are compared task by task."""
 
+_NORM = ("norm", "inductive")
+
 _PAIRED_UNITS = {"fraction": "percentage points"}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The paired difference of two methods on one bench: the first's scores minus the second's.
+    """A paired difference on one bench: the first's scores minus the second's.
 
     Attributes:
         metric, unit, better: of the scores.
-        method, against: the first and the second.
+        method, against: the first and the second; two configurations of one method with what differs in brackets.
         attributes: how both were measured, by name of the column.
         differs: what was not the same for both, beyond settings that only one of them has; empty if nothing.
         mean: mean difference over the test tasks; not a number where they have no seed in common.
         ci95: its half-width over tasks, paired.
-        unpaired_ci95: the half-width that it would have if each method had tasks of its own.
+        unpaired_ci95: the half-width that it would have if each of the two had tasks of its own.
     """
 
     metric: str
@@ -449,15 +451,15 @@ class Comparison:
 def compare(records: Sequence[Record], against: str | None = None) -> list[Comparison]:
     """Differences of each two methods that were measured alike, of the models that are best on validation.
 
-    Configurations of a method that differ are compared apart; seeds are averaged task by task first, those that
-    both methods have.
+    Configurations of a method that differ are compared apart, and with each other where nothing but settings of the
+    method or the norm differs. Seeds are averaged task by task first, those that both have.
 
     Args:
         records: what was run.
         against: only differences to this method.
 
     Returns:
-        By metric, bench and condition of measurement; empty if no two methods were measured alike.
+        By metric, bench and condition of measurement; empty if no two were measured alike.
 
     Raises:
         UserError: no record is of the method ``against``.
@@ -468,18 +470,40 @@ def compare(records: Sequence[Record], against: str | None = None) -> list[Compa
     entries = _pairable(records)
     data_keys = sorted(n for n in _conflicts(entries, lambda e: (e.facts["source"], e.bench)) if n.startswith("data."))
     found = []
-    for group in _alike(entries, ("norm", *_ALIKE, "protocol")):
+    for group in _alike(entries, (*_ALIKE, "protocol")):
         telling, runs = _telling(group), []
         for part, keys in _row_groups(group, set()):
-            method = part[0].record.method
-            words = _words(part[0], [*telling[method], *({"record"} & set(keys))])
-            runs.append((method, part, words and f"{method} {words}"))
-        pairs = itertools.combinations(runs, 2) if against is None else itertools.permutations(runs, 2)
-        for (method, first, words), (other, second, other_words) in pairs:
-            if method != other and against in (None, other):
-                settings = filter(None, (words, other_words, _words(first[0], data_keys)))
-                found.append(_comparison(first, second, "; ".join(settings)))
+            names = [name for name in telling[part[0].record.method] if name not in _NORM]  # it has columns of its own
+            runs.append((part, [*names, *({"record"} & set(keys))]))
+        runs.sort(key=lambda run: run[0][0].record.method == against)  # so that it is the second of a pair
+        for (first, names), (second, other_names) in sorted(itertools.combinations(runs, 2), key=_pair_order):
+            a, b = first[0], second[0]
+            apart: list[str] = []
+            if a.record.method == b.record.method:
+                apart = _choices_apart(a, b)
+                told = [_words(a, [name for name in names if name not in apart])]
+            else:
+                told = [f"{e.record.method} {_words(e, own)}" for e, own in ((a, names), (b, other_names)) if own]
+            alike = bool(apart) or (a.record.method != b.record.method and a.facts["norm"] == b.facts["norm"])
+            if alike and against in (None, b.record.method):
+                settings = filter(None, (*told, _words(a, data_keys)))
+                found.append(_comparison(first, second, apart, "; ".join(settings)))
     return found
+
+
+def _pair_order(pair: tuple[tuple[list[_Entry], list[str]], ...]) -> tuple[bool, _Natural]:
+    """Pairs of methods by norm, then those within a method."""
+    first, second = (run[0] for run, _ in pair)
+    within = first.record.method == second.record.method
+    return within, _natural("" if within else first.facts["norm"])
+
+
+def _choices_apart(a: _Entry, b: _Entry) -> list[str]:
+    """What tells two configurations of a method apart; nothing if that is more than its settings and the norm."""
+    names = {n for n in a.facts.keys() | b.facts.keys() if a.facts.get(n) != b.facts.get(n)} - {"record"}
+    if any(name not in _NORM and not name.startswith("settings.") for name in names):
+        return []
+    return sorted(names - {"inductive"})
 
 
 def nothing_to_pair(records: Sequence[Record]) -> UserError:
@@ -488,7 +512,8 @@ def nothing_to_pair(records: Sequence[Record]) -> UserError:
     have = dict.fromkeys(f"{e.bench} {e.record.method} ({_words(e, names)})" for e in _pairable(records))
     return UserError(
         "a paired difference needs two methods measured alike on one bench: same norm, queries, preset, source, test "
-        f"tasks, protocol and data. There are: {'; '.join(have) or 'none'}. Run another method in the same way."
+        "tasks, protocol and data; or one method twice, with nothing but its settings or the norm changed. "
+        f"There are: {'; '.join(have) or 'none'}. Run another method in the same way."
     )
 
 
@@ -513,18 +538,24 @@ def _telling(entries: Iterable[_Entry]) -> dict[str, list[str]]:
     return {method: sorted(_conflicts(members, lambda e: e.bench)) for method, members in by_method.items()}
 
 
+def _named(entry: _Entry, names: Sequence[str]) -> str:
+    """The method, with facts that tell its configuration."""
+    return f"{entry.record.method} ({_words(entry, names)})" if names else entry.record.method
+
+
 def _words(entry: _Entry, names: Iterable[str]) -> str:
     return ", ".join(f"{_bare(name)} {entry.facts.get(name) or 'unset'}" for name in names)
 
 
-def _comparison(first: Sequence[_Entry], second: Sequence[_Entry], settings: str) -> Comparison:
-    score, method, against = first[0].score, first[0].record.method, second[0].record.method
+def _comparison(first: Sequence[_Entry], second: Sequence[_Entry], apart: Sequence[str], settings: str) -> Comparison:
+    score = first[0].score
+    method, against = (_named(entries[0], apart) for entries in (first, second))
     facts, others = first[0].facts, second[0].facts
     seeds, a, b = _shared(first, second)
     differs = [
         _by_bench(name, {method: facts[name], against: others[name]})
         for name in sorted(facts.keys() & others.keys() - {"method", "record"})
-        if facts[name] != others[name]
+        if facts[name] != others[name] and not apart
     ]
     each = {method: _seeds(first), against: _seeds(second)}
     differs += [_by_bench("seeds", each)] if _varies(each) else []
@@ -573,16 +604,16 @@ def _paired_table(metric: str, comparisons: Sequence[Comparison], marks: _Notes)
         }
         rows.append(Row(marks.mark(label, c.differs and f"not measured alike: {c.differs}"), c.attributes, cells))
     notes = [
-        "difference: mean over the test tasks of the first method's score less the second's on the same task; ± is the "
+        "difference: mean over the test tasks of the first's score less the second's on the same task; ± is the "
         "95 % Student-t half-width over these differences (ddof 1), not over seeds.",
-        "unpaired ±: the half-width if each method had tasks of its own, the root of the sum of the squares of the two "
-        "methods' half-widths. Where it is the larger, pairing gains the rest.",
-        "verdict, on the first method: better or worse if zero is outside the difference's interval, else unclear.",
+        "unpaired ±: the half-width if each of the two had tasks of its own, the root of the sum of the squares of "
+        "their half-widths. Where it is the larger, pairing gains the rest.",
+        "verdict, on the first: better or worse if zero is outside the difference's interval, else unclear.",
         f"Comparisons of one metric: {len(rows)}. Intervals and verdicts are not corrected for their number: between "
-        "methods that are alike, one interval in twenty leaves out zero.",
+        "two that are alike, one interval in twenty leaves out zero.",
     ]
     if any("," in c.attributes["seeds"] for c in comparisons):
-        notes.append("Several seeds: scores are averaged task by task over the seeds that both methods have.")
+        notes.append("Several seeds: scores are averaged task by task over the seeds that both have.")
     if any(c.attributes["tasks"] == "1" for c in comparisons):
         notes.append(_NO_INTERVAL)
     if any(_mark(c.attributes["source"]) for c in comparisons):
@@ -641,7 +672,10 @@ def norm_tables(records: Iterable[Record], numbers: dict[str, int] | None = None
 
 
 def _asked_both_ways(entries: Sequence[_Entry]) -> bool:
-    together, alone = ({(e.record.method, e.facts["norm"]) for e in entries if bool(e.score.condition) is asked} for asked in (False, True))
+    together, alone = (
+        {(e.record.method, e.facts["norm"]) for e in entries if bool(e.score.condition) is asked}
+        for asked in (False, True)
+    )
     return not together.isdisjoint(alone)
 
 
@@ -650,9 +684,7 @@ def _norm_table(entries: Sequence[_Entry], marks: _Notes) -> WideTable:
     telling = _telling(entries)
 
     def method(entry: _Entry) -> str:  # configurations of a method have columns of their own
-        names = telling[entry.record.method]
-        apart = _words(entry, [name for name in names if name not in ("norm", "inductive", "protocol")])
-        return f"{entry.record.method} ({apart})" if apart else entry.record.method
+        return _named(entry, [n for n in telling[entry.record.method] if n not in (*_NORM, "protocol")])
 
     methods = sorted({method(e) for e in entries}, key=_natural)
     by_norm = _group(entries, lambda e: (e.facts["norm"], e.facts["inductive"]))

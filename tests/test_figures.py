@@ -154,6 +154,25 @@ def test_a_line_shows_means_and_intervals_by_number_of_steps() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["alpha", "beta"]
 
 
+@pytest.mark.parametrize("methods", [4, 14])
+def test_equal_scores_of_several_methods_are_drawn_beside_each_other(methods: int) -> None:
+    figure = drawn(figures.steps([stepped(method=f"method{i:02}") for i in range(methods)]))
+    figure.draw_without_rendering()  # which lays out the axes
+    for axes in figure.axes:
+        low, high = axes.get_window_extent().intervalx
+        lines = [c.lines[0] for c in axes.containers if isinstance(c, matplotlib.container.ErrorbarContainer)]
+        assert {line.get_markerfacecolor() for line in lines} == {"none"}
+        for point in range(3):
+            positions = [line.get_transform().transform(line.get_xydata())[point, 0] for line in lines]
+            gaps = np.diff(positions) * 72 / figure.dpi  # in points
+            assert min(gaps) > 1.5
+            assert sum(gaps) < 30
+            assert low < min(positions)
+            assert max(positions) < high
+            at = axes.transData.transform((axes.containers[0].lines[0].get_xdata()[point], 0))[0]
+            assert np.mean(positions) == pytest.approx(at)
+
+
 def test_a_method_has_one_look_in_both_panels_and_no_other_has_it() -> None:
     names = [f"method{i:02}" for i in range(14)]
     records = [stepped(method=name) for name in names]

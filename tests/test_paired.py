@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from mlpip_bench import paired
+from mlpip_bench.errors import UserError
 
 RNG = np.random.default_rng(0)
 
@@ -24,8 +25,10 @@ def test_the_paired_difference_is_scipys(tasks):
 
 def test_one_task_has_no_interval_and_unlike_tasks_are_not_paired():
     assert paired.paired_difference([0.75], [0.5]) == (0.25, math.inf)
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(UserError, match=r"task by task only .* these have 1 and 2 scores\. Run them again"):
         paired.paired_difference([0.1, 0.2], [0.1])
+    with pytest.raises(UserError, match="these have 2 and 3 scores"):
+        paired.mean_over_seeds([(0.1, 0.2), (0.1, 0.2, 0.3)])
 
 
 def test_the_unpaired_interval_ignores_what_the_tasks_share():

@@ -295,8 +295,9 @@ def test_scores_under_a_condition_have_tables_of_their_own() -> None:
     assert set(shown) == {"accuracy", "accuracy_by_asked", "accuracy_by_steps", "nll_by_steps_last"}
     assert [(row.label, set(row.cells)) for row in shown["accuracy"].rows] == [("alpha", {"omni5w1s"})]
     assert shown["accuracy"].rows[0].cells["omni5w1s"].mean == pytest.approx(0.55)
-    assert shown["accuracy_by_steps"].benches == tuple(f"omni5w1s, steps {n}" for n in (1, 2, 10))
-    assert shown["accuracy_by_asked"].benches == ("omni5w1s, asked one at a time",)
+    assert shown["accuracy_by_steps"].benches == tuple(f"steps {n}" for n in (1, 2, 10))
+    assert shown["accuracy_by_steps"].title.startswith("accuracy_by_steps on omni5w1s (%, ")
+    assert shown["accuracy_by_asked"].benches == ("asked one at a time",)
     assert "last iteration of training" in shown["nll_by_steps_last"].title
     assert [bool(t.published) for t in shown.values()] == [name == "accuracy" for name in shown]
 
@@ -313,7 +314,19 @@ def test_conditions_of_unlike_names_are_unlike_tables() -> None:
     two = score(condition={"steps": 1, "noise": 0.5})
     (both, one) = tables.wide_tables([record(scores=(two, score(condition={"steps": 1})))], [])
     assert (both.metric, one.metric) == ("accuracy_by_noise_by_steps", "accuracy_by_steps")
-    assert both.benches == ("omni5w1s, noise 0.5, steps 1",)
+    assert both.benches == ("noise 0.5, steps 1",)
+
+
+@pytest.mark.parametrize(("width", "frames"), [(80, 3), (100, 2)])
+def test_steps_of_one_bench_fill_few_frames(width: int, frames: int) -> None:
+    steps = (0, 1, 2, 3, 5, 10, 20, 50, 100)
+    (table,) = tables.wide_tables([stepped(*steps, unit="nats per query", better="lower")], [])
+    text = terminal(table, width)
+    assert max(map(len, text.splitlines())) <= width
+    headers = [line.split()[1:] for line in text.splitlines() if line.startswith("  method")]
+    assert [int(n) for line in headers for n in line] == list(steps)
+    assert len(headers) == frames
+    assert max(map(len, headers)) - min(map(len, headers)) <= 1
 
 
 def test_the_long_form_tells_the_condition_with_the_metric() -> None:
@@ -520,7 +533,7 @@ def test_the_paired_table_row_by_row() -> None:
         "| alpha minus beta | omni5w1s | running | yes | 15 | quick, 1500 it | 0 | 4 | real "
         "| +22.50 ± 15.23 | 40.83 | better |\n"
     )
-    assert "Comparisons in this table: 1. Intervals and verdicts are not corrected" in terminal(table, 200)
+    assert "Comparisons of one metric: 1. Intervals and verdicts are not corrected" in terminal(table, 200)
     assert r"unpaired $\pm$ & verdict" in rendering.to_latex(table)
 
 
@@ -595,8 +608,37 @@ def test_configurations_of_a_method_are_compared_apart() -> None:
     assert [(c.attributes["settings"], round(c.mean, 3)) for c in found] == [
         ("alpha steps 1", 0.225),
         ("alpha steps 5", 0),
+        ("", 0.225),
     ]
-    assert [c.verdict for c in found] == ["better", "unclear"]
+    assert [c.verdict for c in found] == ["better", "unclear", "better"]
+
+
+def test_settings_and_norms_of_one_method_are_compared() -> None:
+    c = (0.1, 0.9, 0.2, 0.3)
+    records = [
+        of("alpha", *A, settings={"steps": 1, "rate": 2}),
+        of("alpha", *B, settings={"steps": 5, "rate": 2}),
+        of("alpha", *c, settings={"steps": 5, "rate": 2}, norm="transductive", inductive=False),
+        of("alpha", *c, settings={"steps": 1, "rate": 2}, tasks_per_batch=16),  # no setting of the method
+        of("beta", *c, norm="transductive"),
+    ]
+    found = [c for c in tables.compare(records) if c.method != "alpha"]
+    assert [(c.method, c.against, c.attributes["norm"], c.differs) for c in found] == [
+        ("alpha (steps 1)", "alpha (steps 5)", "running", ""),
+        ("alpha (norm running, steps 1)", "alpha (norm transductive, steps 5)", "running/transductive", ""),
+        ("alpha (norm running)", "alpha (norm transductive)", "running/transductive", ""),
+    ]
+    for comparison, (x, y) in zip(found, [(A, B), (A, c), (B, c)], strict=True):
+        low, high = stats.ttest_rel(x, y).confidence_interval(0.95)
+        assert (comparison.mean - comparison.ci95, comparison.mean + comparison.ci95) == pytest.approx((low, high))
+
+
+def test_settings_of_a_method_are_compared_once_against_it_and_not_against_others() -> None:
+    records = [of("beta", *x, settings={"steps": n}) for n, x in ((1, A), (5, B))] + [of("alpha", *A), of("gamma", *A)]
+    pairs = [(c.method, c.against) for c in tables.compare(records, "beta")]
+    assert pairs == [("alpha", "beta")] * 2 + [("gamma", "beta")] * 2 + [("beta (steps 1)", "beta (steps 5)")]
+    pairs = [(c.method, c.against) for c in tables.compare(records, "alpha")]
+    assert pairs == [("beta", "alpha")] * 2 + [("gamma", "alpha")]
 
 
 def test_rows_on_data_of_two_kinds_say_which() -> None:
@@ -621,7 +663,7 @@ def test_seeds_that_both_have_are_averaged_task_by_task_first() -> None:
     assert found.attributes["seeds"] == "0,1"
     assert found.differs == "seeds 0,1,2 (alpha), 0,1 (beta)"
     (table,) = tables.paired_tables([found])
-    assert any("averaged task by task over the seeds that both methods have" in note for note in table.notes)
+    assert any("averaged task by task over the seeds that both have" in note for note in table.notes)
 
 
 def test_methods_without_a_seed_in_common_are_shown_without_a_difference() -> None:
@@ -719,8 +761,82 @@ def test_norm_modes_need_two_modes_and_scores_of_queries_alone() -> None:
     assert tables.norm_tables([record(norm="running"), record(norm="tasknorm")]) == []
     steps = (score(condition={"steps": 1}),)
     assert tables.norm_tables([record(scores=steps, norm=norm) for norm in ("running", "tasknorm")]) == []
+    alone = [r for norm in ("running", "tasknorm") for r in both_ways(norm, A, B)[1:]]
+    assert tables.norm_tables(alone) == []
+    assert tables.norm_tables([*alone, record(norm="running", method="beta")]) == []  # both kinds, of two methods
     elsewhere = both_ways("running", A, B) + both_ways("tasknorm", A, B, preset="paper")
     assert tables.norm_tables(elsewhere) == []
+
+
+def test_columns_without_a_number_are_not_drawn() -> None:
+    records = [r for norm in ("running", "tasknorm") for r in both_ways(norm, A, B)]
+    records += [record(method="lonely", norm=norm) for norm in ("running", "tasknorm")]  # together only
+    (table,) = tables.norm_tables(records)
+    for width in (40, 60, 200):
+        text = terminal(table, width)
+        drawn = text.partition("All our rows")[0]
+        assert drawn.count("alone") == 1
+        assert drawn.count("lonely") == 1
+        starts = [line.split()[0] for line in drawn.splitlines() if re.match(r"  (norm|running) ", line)]
+        assert starts == ["norm", "running"] * (len(starts) // 2)  # no header without rows
+    assert "| alpha together | alpha alone | alpha difference | lonely together |\n" in rendering.to_markdown(table)
+    assert r"& lonely together \\" in rendering.to_latex(table)
+
+
+# --------------------------------------------------------------------------------------- printed together
+
+
+def together(*shown: WideTable, **options: Any) -> str:
+    console = Console(width=200, file=io.StringIO(), force_terminal=False, color_system=None)
+    console.print(rendering.to_rich(*shown, width=200, **options))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_notes_of_several_tables_are_printed_once_below_them() -> None:
+    def table(name: str, *notes: str) -> WideTable:
+        row = rendering.Row("alpha", {"norm": name}, {"omni5w1s": rendering.Cell(0.5, None, "0.5")})
+        return WideTable(name, f"{name} (%)", ("omni5w1s",), (row,), (), notes)
+
+    shown = table("one", "Of all.", "Of one."), table("two", "Of two and three.", "Of all."), table("three", *ALL)
+    lines = [line for line in together(*shown).splitlines() if line and line[0] != " "]
+    assert lines == [
+        *("one (%)", "All our rows: norm one.", "Of one."),
+        *("two (%)", "All our rows: norm two."),
+        *("three (%)", "All our rows: norm three."),
+        *("Notes to all tables above:", "Of all."),
+        *("Notes to two; three:", "Of two and three."),
+    ]
+    assert "Notes to" not in together(shown[0])
+    assert all("- Of all.\n" in rendering.to_markdown(table) for table in shown)  # files stay whole
+
+
+ALL = ("Of two and three.", "Of all.")
+
+
+def test_tables_printed_together_give_a_number_to_one_note_only() -> None:
+    nll = score(metric="nll", unit="nats per query", better="lower")
+    records = [
+        record(settings={"steps": 5}), record(method="beta", settings={"samples": 2}),
+        record(method="beta", settings={"samples": 2}, scores=(nll,), protocol="nll"),
+        record(method="gamma", settings={"scale": 3}, scores=(nll,), protocol="nll"),
+    ]  # fmt: skip
+    apart = tables.wide_tables(records, [])
+    assert [[row.label for row in t.rows] for t in apart] == [["alpha [1]", "beta [2]"], ["beta [1]", "gamma [2]"]]
+    joint = tables.wide_tables(records, [], {})
+    assert [[row.label for row in t.rows] for t in joint] == [["alpha [1]", "beta [2]"], ["beta [2]", "gamma [3]"]]
+    text = together(*joint)
+    assert [text.count(note) for note in ("[1] steps 5.", "[2] samples 2.", "[3] scale 3.")] == [1, 1, 1]
+
+
+def test_bold_is_explained_only_where_something_is_bold_and_can_be_shown() -> None:
+    several = wide(*(record(method=method) for method in ("alpha", "beta")), record(bench="zoo5w1s"))
+    assert "Bold: " in together(several)
+    assert "Bold: " not in together(several, bold=False)
+    assert "Bold: " in rendering.to_markdown(several)
+    single = wide(record(bench="zoo5w1s"))
+    assert not any(row.bold for row in single.rows)
+    assert "Bold: " not in together(single) + rendering.to_markdown(single) + rendering.to_latex(single)
 
 
 # ------------------------------------------------------------------------------------------------- command line
@@ -745,7 +861,7 @@ def folder(tmp_path: Path) -> Path:
 def test_table_prints_the_norm_modes_and_writes_all_files(folder: Path) -> None:
     shown = call(folder).output
     assert "accuracy on omni5w1s by norm mode" in shown
-    assert "accuracy_by_asked (%" in shown
+    assert "accuracy_by_asked on omni5w1s (%" in shown
     assert "paired differences" not in shown
     written = {path.name for path in (folder / "tables").iterdir()}
     names = ("accuracy", "accuracy_by_asked", "accuracy_by_asked_last", "paired", "norm_modes")
@@ -754,6 +870,32 @@ def test_table_prints_the_norm_modes_and_writes_all_files(folder: Path) -> None:
         (table,) = tables.norm_tables(results.load_all(folder))
         assert (folder / "tables" / f"norm_modes.{form}").read_text(encoding="utf-8") == render(table)
         assert render(table) in call(folder, "--format", "markdown" if form == "md" else "latex").output
+
+
+def test_text_that_is_no_terminal_has_each_note_once(folder: Path) -> None:
+    shown = call(folder).output
+    assert shown.count("± is the 95 % Student-t half-width") == 1
+    assert "Bold:" not in shown
+    assert "Notes to all tables above:" in shown
+
+
+@pytest.mark.parametrize(
+    ("records", "hinted"),
+    [
+        ([record(norm=norm, key=norm) for norm in ("running", "tasknorm")], True),
+        ([r for norm in ("running", "tasknorm") for r in both_ways(norm, A, B, key=norm)[1:]], True),
+        ([r for norm in ("running", "tasknorm") for r in both_ways(norm, A, B, key=norm)], False),
+        ([record(norm="running"), record(norm="tasknorm", method="beta")], False),
+        ([record(bench="linear5s", norm=norm, key=norm) for norm in ("running", "tasknorm")], False),  # regression
+    ],
+)
+def test_several_norms_without_both_kinds_of_scores_get_a_hint(
+    records: list[Record], hinted: bool, tmp_path: Path
+) -> None:
+    for r in records:
+        results.save(r, tmp_path)
+    lines = [line for line in call(tmp_path).stderr.splitlines() if "--protocols accuracy,nll,one_at_a_time" in line]
+    assert len(lines) == hinted
 
 
 def test_table_paired_in_every_format(folder: Path) -> None:
