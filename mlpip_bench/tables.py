@@ -305,7 +305,7 @@ def _unique(entries: Sequence[_Entry], keys: Sequence[str]) -> bool:
 
 def _own_row(entries: Sequence[_Entry], telling: set[str], common: set[str], unit: str, notes: _Notes) -> Row:
     facts = entries[0].facts
-    by_bench = _group(entries, lambda e: e.column)
+    by_bench = _group(entries, lambda e: e.bench)
     seeds = {bench: _seeds(group) for bench, group in by_bench.items()}
     per_bench = {name: {b: g[0].facts.get(name, "") for b, g in by_bench.items()} for e in entries for name in e.facts}
     settings = sorted(name for name in telling - _OWN_COLUMN if not _varies(per_bench.get(name, {})))
@@ -321,7 +321,7 @@ def _own_row(entries: Sequence[_Entry], telling: set[str], common: set[str], uni
     untold = set(per_bench) - _OWN_COLUMN - {"record"} - common - set(settings)
     told += [_by_bench(name, per_bench[name]) for name in sorted(untold) if not name.startswith("data.")]
     label = facts["method"] + _mark(facts["source"])
-    cells = {bench: _own_cell(group, unit) for bench, group in by_bench.items()}
+    cells = {column: _own_cell(group, unit) for column, group in _group(entries, lambda e: e.column).items()}
     return Row(notes.mark(label, "; ".join(told)), attributes, cells)
 
 

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from scipy import stats
 
 from mlpip_bench import results, tables
 
@@ -11,7 +12,30 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("folder", ["results", "results/norm_choice"])
+FINDINGS = (REPOSITORY / "docs" / "findings.md").read_text(encoding="utf-8")
+FOLDERS = ["results", *(f"results/{name}" for name in ("norm_choice", "norm_modes", "vi_ablations", "linear"))]
+
+
+def shown(scores: results.Scores) -> str:
+    mean, half_width = results.mean_ci95(scores.per_task)
+    if scores.unit == "fraction":
+        return f"{100 * mean:.2f} ± {100 * half_width:.2f}"
+    return f"{mean:.4f} ± {half_width:.4f}"
+
+
+def measured(folder: str) -> dict[tuple[str, ...], list[str]]:
+    """Accuracy, NLL and ECE of the best models as the tables show them, by bench and method."""
+    scores: dict[tuple[str, ...], dict[str, str]] = {}
+    for record in results.load_all(REPOSITORY / folder):
+        assert record.data["source"] in ("real", "synthetic")
+        for score in record.scores:
+            if score.model == "best" and not score.condition:
+                scores.setdefault((record.bench, record.method), {})[score.metric] = shown(score)
+    metrics = ("accuracy", "nll", "ece")
+    return {cell: [found[m] for m in metrics] for cell, found in scores.items() if set(metrics) <= set(found)}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_the_committed_tables_are_those_of_the_committed_records(folder, tmp_path):
     committed = REPOSITORY / folder / "tables"
     written = tables.write_tables(results.load_all(REPOSITORY / folder), tmp_path)
@@ -21,15 +45,48 @@ def test_the_committed_tables_are_those_of_the_committed_records(folder, tmp_pat
 
 
 def test_the_readme_quotes_the_records():
-    shown = {r[0]: r[1:] for r in re.findall(r"^\| `(\w+)` \| (\d\d\.\d\d ± \S+) \| (\d\.\d+ ± \S+) \|", README, re.M)}
-    records = {(r.method, r.protocol): r for r in results.load_all(REPOSITORY / "results") if r.bench == "omni5w1s"}
-    assert set(shown) == {method for method, _ in records}
-    for method, (accuracy, nll) in shown.items():
-        mean, half_width = results.mean_ci95(records[method, "accuracy"].scores[0].per_task)
-        assert accuracy == f"{100 * mean:.2f} ± {100 * half_width:.2f}"
-        mean, half_width = results.mean_ci95(records[method, "nll"].scores[0].per_task)
-        assert nll == f"{mean:.4f} ± {half_width:.4f}"
-    assert {r.data["source"] for r in records.values()} == {"real"}
+    rows = re.findall(r"^\| `(\w+)` \| (\d+\.\d+ ± \S+) \| (\d+\.\d+ ± \S+) \| (\d+\.\d+ ± \S+) \|", README, re.M)
+    expected = {method: values for (bench, method), values in measured("results").items() if bench == "omni5w1s"}
+    assert {method: list(values) for method, *values in rows} == expected
+
+
+def test_the_findings_quote_the_records():
+    rows = re.findall(
+        r"^\| `(\w+)` \| `(\w+)` \| (\d+\.\d+ ± \S+) \| (\d+\.\d+ ± \S+) \| (\d+\.\d+ ± \S+) \|", FINDINGS, re.M
+    )
+    assert {(bench, method): list(values) for bench, method, *values in rows} == measured("results")
+
+
+def test_the_findings_quote_the_paired_differences():
+    best = {
+        (r.bench, s.metric, r.method): s.per_task
+        for r in results.load_all(REPOSITORY / "results")
+        for s in r.scores
+        if s.model == "best" and not s.condition
+    }
+    pairs = (("versa", "amortized_vi"), ("versa", "nonamortized_vi"), ("nonamortized_vi", "amortized_vi"))
+    rows = re.findall(r"^\| `(\w+)` \| (accuracy|nll) \| (.*) \| (.*) \| (.*) \|$", FINDINGS, re.M)
+    assert len(rows) == 8
+    for bench, metric, *cells in rows:
+        factor, digits = (100, 2) if metric == "accuracy" else (1, 4)
+        for cell, (first, second) in zip(cells, pairs, strict=True):
+            interval = stats.ttest_rel(best[bench, metric, first], best[bench, metric, second]).confidence_interval()
+            mean, half_width = (interval.low + interval.high) / 2, (interval.high - interval.low) / 2
+            assert cell == f"{factor * mean:+.{digits}f} ± {factor * half_width:.{digits}f}"
+
+
+def test_the_findings_quote_the_ablations():
+    rows = re.findall(
+        r"^\| `(\w+)` \| (support\S*) \| (\S+) \| (\S+ ± \S+) \| (\S+ ± \S+) \| (\S+ ± \S+) \|$", FINDINGS, re.M
+    )
+    expected: dict[tuple[str, ...], dict[str, str]] = {}
+    for record in results.load_all(REPOSITORY / "results/vi_ablations"):
+        settings = record.config["settings"]
+        cell = expected.setdefault((record.method, settings["observed"], str(settings["beta"])), {})
+        cell |= {s.metric: shown(s) for s in record.scores if s.model == "best"}
+    assert {tuple(row[:3]): list(row[3:]) for row in rows} == {
+        key: [values[metric] for metric in ("accuracy", "nll", "ece")] for key, values in expected.items()
+    }
 
 
 def test_the_readme_quotes_the_validation_accuracies_that_chose_the_default_norm():
