@@ -371,8 +371,8 @@ def _number(value: float, unit: str) -> str:
     if not math.isfinite(value):
         return "n/a"
     if unit == "fraction":
-        return f"{100 * value:.2f}"
-    return f"{value:.4f}" if unit.startswith("nats") else f"{value:.4g}"
+        return f"{100 * value:z.2f}"  # z: no minus before a zero
+    return f"{value:z.4f}" if unit.startswith("nats") else f"{value:.4g}"
 
 
 def _published_rows(metric: str, benches: Sequence[str], quoted: Iterable[Published], notes: _Notes) -> list[Row]:

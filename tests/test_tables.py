@@ -962,3 +962,9 @@ def test_tables_need_no_model_code() -> None:
     root = str(Path(tables.__file__).resolve().parents[1])
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_a_difference_that_is_nothing_has_no_sign() -> None:
+    assert tables._number(-1e-9, "nats per query") == "0.0000"
+    assert tables._number(-1e-9, "fraction") == "0.00"
+    assert tables._number(-0.5, "fraction") == "-50.00"
