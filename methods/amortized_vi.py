@@ -44,7 +44,7 @@ class AmortizedVI(Method[Normal]):
     def __init__(self, problem: Problem, settings: VariationalSettings) -> None:
         super().__init__(problem, settings)
         self.extractor = FeatureExtractor(problem.extractor, problem.norm, dropout=settings.dropout)
-        self.amortizer = amortization(problem.extractor.features, regression=problem.noise_std is not None)
+        self.amortizer = amortization(problem.extractor.features, regression=problem.kind == "regression")
         self.prior = GaussianPrior(learned=settings.learn_prior)
 
     def amortize(self, support: Labelled) -> Posterior[Normal]:

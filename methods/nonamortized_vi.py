@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
+from mlpip_bench.adaptation import StepCounts
 from mlpip_bench.api import Method, Posterior, Problem
 from mlpip_bench.benches import PAPER_BUDGETS
 from mlpip_bench.distributions import MonteCarloMixture, gaussian_linear_predictive
@@ -32,7 +33,7 @@ from mlpip_bench.variational import GaussianPrior, VariationalSettings, observed
 
 
 @dataclass(frozen=True)
-class NonAmortizedVISettings(VariationalSettings):
+class NonAmortizedVISettings(VariationalSettings, StepCounts):
     """Settings of non-amortised variational inference, beyond those of variational inference.
 
     Attributes:
@@ -45,11 +46,8 @@ class NonAmortizedVISettings(VariationalSettings):
     local_rate: float = 0.1
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if min(self.train_steps, self.test_steps) < 0:
-            raise ValueError(
-                f"train_steps and test_steps cannot be negative; got {self.train_steps} and {self.test_steps}"
-            )
+        VariationalSettings.__post_init__(self)
+        StepCounts.__post_init__(self)
         if not 0 < self.local_rate < math.inf:
             raise ValueError(f"local_rate must be positive and finite; got {self.local_rate}")
 

@@ -61,7 +61,7 @@ class Versa(Method[Normal]):
     def __init__(self, problem: Problem, settings: VersaSettings) -> None:
         super().__init__(problem, settings)
         self.extractor = FeatureExtractor(problem.extractor, problem.norm, dropout=settings.dropout)
-        self.amortizer = amortization(problem.extractor.features, regression=problem.noise_std is not None)
+        self.amortizer = amortization(problem.extractor.features, regression=problem.kind == "regression")
 
     def amortize(self, support: Labelled) -> Posterior[Normal]:
         """One forward pass: features, class means, Gaussian (Eq. 5)."""

@@ -1,6 +1,7 @@
 """The command line as a user drives it; small budgets on the stand-in."""
 
 import csv
+import functools
 import io
 import json
 import os
@@ -442,12 +443,19 @@ def test_kill_9_and_the_same_command_give_the_numbers_of_an_uninterrupted_run(tm
 
 
 def test_an_interrupt_is_clean_and_resumable(tmp_path):
-    process = subprocess.Popen(command(tmp_path, 100_000), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    while not list(tmp_path.rglob("*.pt")):
-        assert process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    # A shell that starts the tests in the background has its children ignore interrupts; a user's does not.
+    heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(
+        command(tmp_path, 100_000), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, preexec_fn=heed
+    )
+    try:
+        while not list(tmp_path.rglob("*.pt")):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    finally:
+        process.kill()  # or it trains on beside the tests that follow
     assert process.returncode == 130
     assert "goes on from what is saved" in stderr
     assert "Traceback" not in stderr
