@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mlpip_bench.datasets import catalog
-from mlpip_bench.datasets.base import ClassImages, ImageDataset
-from mlpip_bench.datasets.catalog import DataOptions, describe, load, verify
+from mlpip_bench.datasets import catalog, coil100, mnist, shapenet
+from mlpip_bench.datasets.base import STAND_INS, ClassImages, ImageDataset, Source
+from mlpip_bench.datasets.catalog import DataOptions, Views, describe, load, verify
 from mlpip_bench.datasets.omniglot import Split
 from mlpip_bench.errors import UserError
 
@@ -44,31 +44,40 @@ def write_mini(folder: Path) -> None:
 
 @pytest.fixture
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small stand-ins in place of the real generators, which take seconds."""
+    """Small stand-ins in place of the real ones, which take seconds."""
 
-    def small(name: str) -> ImageDataset:
+    def small(name: str, source: Source = "procedural") -> ImageDataset:
         data = {
             s: ClassImages(np.zeros((1, 1, 2, 2), np.uint8), np.array([1]), (s,))
             for s in ("train", "validation", "test")
         }
-        return ImageDataset(name, "procedural", data)
+        return ImageDataset(name, source, data)
 
-    for module, build in (("glyphs", "build_glyphs"), ("patches", "build_patches")):
-        monkeypatch.setattr(f"mlpip_bench.datasets.{module}.{build}", lambda name=module: small(name))
+    for name in ("glyphs", "patches", "solids"):
+        monkeypatch.setattr(f"mlpip_bench.datasets.{name}.build_{name}", lambda name=name: small(name))
+    monkeypatch.setattr(mnist, "build_digits", lambda: small("digits", "bundled"))
 
 
-@pytest.mark.parametrize(("dataset", "stand_in"), [("omni", "glyphs"), ("mini", "patches")])
+@pytest.mark.parametrize(
+    ("dataset", "stand_in", "source"),
+    [
+        ("omni", "glyphs", "procedural"),
+        ("mini", "patches", "procedural"),
+        ("views", "solids", "procedural"),
+        ("context", "digits", "bundled"),
+    ],
+)
 @pytest.mark.usefixtures("stand_ins")
 def test_auto_takes_the_stand_in_and_says_so(
-    root: Path, dataset: str, stand_in: str, caplog: pytest.LogCaptureFixture
+    root: Path, dataset: str, stand_in: str, source: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for data_root in (None, root):
         caplog.clear()
         data = load(dataset, source="auto", data_root=data_root)
-        assert (data.name, data.source) == (stand_in, "procedural")
+        assert (data.name, data.source) == (stand_in, source)
         (record,) = (r for r in caplog.records if r.name == "mlpip_bench" and r.levelno == logging.WARNING)
         assert stand_in in record.getMessage()
-        assert "procedural" in record.getMessage()
+        assert source in record.getMessage()
     assert load(dataset, source="procedural", data_root=root).name == stand_in
 
 
@@ -150,6 +159,87 @@ def test_settings_of_omniglot_are_not_dropped_in_silence() -> None:
         with pytest.raises(UserError, match="settings of the real Omniglot"):
             load("omni", source="auto", data_root=None, options=options)
         assert load("mini", source="auto", data_root=None, options=options).name == "patches"
+        assert load("views", source="auto", data_root=None, options=options).name == "solids"
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_the_choice_of_views_is_not_dropped_in_silence(root: Path) -> None:
+    options = DataOptions(views="coil100")
+    for source in ("auto", "procedural"):
+        with pytest.raises(UserError, match=r"views 'coil100' chooses among the real .* has coil100/"):
+            load("views", source=source, data_root=root, options=options)
+    for dataset in ("omni", "mini", "context"):  # one run may have them all
+        assert load(dataset, source="auto", data_root=None, options=options).source in STAND_INS
+
+
+def write_views(root: Path, *, shapenet: int | None = None, coil100: int | None = None) -> None:
+    if shapenet is not None:
+        for name in "abc":
+            folder = root / "shapenet" / "03001627" / name
+            folder.mkdir(parents=True)
+            for view in range(36):
+                Image.new("L", (32, 32), shapenet).save(folder / f"{view:02d}.png")
+    if coil100 is not None:
+        (root / "coil100").mkdir()
+        images = np.full((3, 36, 32, 32), coil100, np.uint8)
+        np.savez(
+            root / "coil100" / "coil100_32.npz", images=images, objects=[1, 2, 3], azimuth_degrees=np.arange(36) * 10
+        )
+
+
+def views_of(root: Path, views: Views) -> tuple[str, int]:
+    data = load("views", source="real", data_root=root, options=DataOptions(views=views))
+    return data.name, int(data.splits["test"].images[0, 0, 0, 0])
+
+
+def test_shapenet_comes_before_coil100(root: Path) -> None:
+    write_views(root, coil100=9)
+    assert views_of(root, "auto") == views_of(root, "coil100") == ("coil100-partial", 9)
+    with pytest.raises(UserError, match=r"(?s)ShapeNet is not in .*my data\. .* has shapenet/ with.*\{00\.\.35\}"):
+        views_of(root, "shapenet")
+    write_views(root, shapenet=5)
+    assert views_of(root, "auto") == views_of(root, "shapenet") == ("shapenet-partial", 5)
+    assert views_of(root, "coil100") == ("coil100-partial", 9)
+    assert {row.what: row.status for row in verify("views", root)}["train"] == "incomplete"
+    (root / "shapenet" / "03001627" / "b" / "07.png").unlink()
+    with pytest.raises(UserError, match=r"b lacks 07\.png"):  # broken data does not make way for COIL-100 either
+        views_of(root, "auto")
+    assert views_of(root, "coil100") == ("coil100-partial", 9)
+
+
+def test_each_data_set_of_views_is_decoded_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_views(root, shapenet=5, coil100=9)
+    decoded = []
+    for module in (shapenet, coil100):
+        read = module._read
+        monkeypatch.setattr(module, "_read", lambda *args, read=read: decoded.append(1) or read(*args))
+    for views in ("auto", "coil100", "shapenet", "coil100", "auto"):
+        views_of(root, views)
+    assert len(decoded) == 2
+
+
+def test_absent_views_name_all_folders(root: Path) -> None:
+    with pytest.raises(
+        UserError,
+        match=r"(?s)ShapeNet or COIL-100 is not in .*my data\. .*has shapenet/ or coil100/ or coil-100/ with one of:"
+        r".*\{00\.\.35\}\.png.*coil100_32\.npz",
+    ):
+        load("views", source="real", data_root=root)
+    (root / "shapenet" / "03001627" / "a" / "models").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"is not in .*shapenet in a known layout: it holds 03001627\."):
+        load("views", source="real", data_root=root)
+    with pytest.raises(UserError, match=r"COIL-100 is not in .*my data\."):
+        load("views", source="real", data_root=root, options=DataOptions(views="coil100"))
+    with pytest.raises(UserError, match=r"(?s)MNIST is not in .*my data\. .*has mnist/ with.*t10k-images"):
+        load("context", source="real", data_root=root)
+
+
+def test_the_stand_in_of_digits_needs_no_data_and_is_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load("context", source="procedural", data_root=None)
+    assert (first.name, first.source, first.image_shape) == ("digits", "bundled", (1, 28, 28))
+    monkeypatch.setattr(mnist, "build_digits", lambda: pytest.fail("made again"))
+    again = load("context", source="auto", data_root=root)
+    assert (again.source, again.fingerprint) == ("bundled", first.fingerprint)
 
 
 def test_cache_follows_the_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,11 +269,16 @@ def test_settings_have_caches_of_their_own(data_root: Path) -> None:
 def test_describe(root: Path) -> None:
     write_mini(root / "miniimagenet")
     rows = {row.source.key: row for row in describe(root)}
-    assert {key: row.status for key, row in rows.items()} == {"omni": "not found", "tiny": "found", "mini": "found"}
+    found = {key: row.status == "found" for key, row in rows.items()}
+    assert found == {"omni": False, "tiny": True, "mini": True, "views": False, "context": False}
     assert "tar archives in" in rows["tiny"].detail
     (root / "miniimagenet" / "val.npy").unlink()
     assert {row.source.key: row.status for row in describe(root)}["mini"] == "broken"
     assert {row.status for row in describe(None)} == {"not found"}
+    write_views(root, coil100=1)
+    for options, status in ((None, "found"), (DataOptions(views="shapenet"), "not found")):
+        (row,) = (row for row in describe(root, options) if row.source.key == "views")
+        assert row.status == status
 
 
 def test_verify_reads_past_the_cache(root: Path) -> None:
@@ -230,7 +325,10 @@ def test_verify_of_what_is_not_whole_or_not_there(root: Path) -> None:
             verify("omni", data_root)
 
 
-@pytest.mark.parametrize(("dataset", "split"), [("omni", "random"), ("omni", "vinyals"), ("tiny", "random")])
+@pytest.mark.parametrize(
+    ("dataset", "split"),
+    [("omni", "random"), ("omni", "vinyals"), ("tiny", "random"), ("views", "random"), ("context", "random")],
+)
 def test_the_real_sets_are_whole(data_root: Path, dataset: str, split: Split) -> None:
     rows = verify(dataset, data_root, DataOptions(split=split))
     assert [row for row in rows if row.status != "ok"] == []

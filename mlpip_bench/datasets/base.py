@@ -11,7 +11,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Source = Literal["real", "procedural", "synthetic"]
+Source = Literal["real", "procedural", "bundled", "synthetic"]
+"""Where data comes from.
+
+``real``: the data set that the bench names. ``procedural``: drawn by a program in its place. ``bundled``: a small
+real data set that ships with a dependency, in its place. ``synthetic``: drawn from a known model, in no other's place.
+"""
+
+STAND_INS: frozenset[Source] = frozenset({"procedural", "bundled"})
+"""The sources whose results are not results on the data set that the bench names."""
+
 SPLITS = ("train", "validation", "test")
 
 
@@ -23,7 +32,7 @@ class ClassImages:
         images: uint8 ``[image, channel, height, width]``; the images of a class stand together.
             A network sees them divided by 255.
         counts: int64 ``[class]``, how many consecutive images each class has.
-        class_names: one name a class, unique within the data set.
+        class_names: one name a class, unique within the split.
     """
 
     images: NDArray[np.uint8]
@@ -55,12 +64,11 @@ class ClassImages:
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """A data set with disjoint classes in its three splits.
+    """A data set with disjoint images in its three splits: of other classes, unless the same few are all there is.
 
     Attributes:
         name: what it is, for example ``omniglot`` or ``glyphs``.
-        source: ``real``, or ``procedural`` for an embedded stand-in. (``synthetic`` is for tasks that are
-            drawn from a known model and stand for nothing else.)
+        source: ``real``, or what kind of stand-in it is.
         splits: ``train``, ``validation`` and ``test``.
         options: the settings that made the arrays (split rule, resizing), as plain JSON values.
         fingerprint: SHA-256 over arrays, class names and options: equal data, equal fingerprint.

@@ -11,13 +11,15 @@ from typing import Literal
 
 import PIL
 
-from mlpip_bench.datasets import mini_imagenet, omniglot, tiny_imagenet
-from mlpip_bench.datasets.base import SPLITS, ImageDataset
+from mlpip_bench.datasets import coil100, mini_imagenet, mnist, omniglot, shapenet, tiny_imagenet
+from mlpip_bench.datasets.base import SPLITS, ImageDataset, Source
 from mlpip_bench.datasets.cache import cached
 from mlpip_bench.datasets.reading import Found, listed, shortfall
 from mlpip_bench.errors import UserError, unknown_name
+from mlpip_bench.progress import Quiet, Reporter
 
 SourceChoice = Literal["auto", "real", "procedural"]
+Views = Literal["auto", "shapenet", "coil100"]
 
 CHECKSUMS = "SHA256SUMS"
 
@@ -26,23 +28,26 @@ _log = logging.getLogger("mlpip_bench")
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Settings of the real Omniglot; the other data sets have one split and are not touched by them.
+    """Settings of real data; each is of one key of ``SOURCES``, and the others are not touched by it.
 
     Attributes:
-        split: ``random``, by character, or ``vinyals``, by alphabet.
-        resize: ``nearest``, which most published results saw, or ``antialias``.
+        split: of Omniglot: ``random``, by character, or ``vinyals``, by alphabet.
+        resize: of Omniglot: ``nearest``, which most published results saw, or ``antialias``.
+        views: which data set of views: ``shapenet``, ``coil100``, or ``auto``, the first of these that is found.
     """
 
     split: omniglot.Split = "random"
     resize: omniglot.Resize = "nearest"
+    views: Views = "auto"
 
 
 @dataclass(frozen=True)
 class StandIn:
-    """A procedural data set that is used where the real one is missing."""
+    """A data set that is used where the real one is missing."""
 
     name: str
-    make: Callable[[], ImageDataset]
+    source: Source
+    make: Callable[[Reporter], ImageDataset]
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ class DataSource:
     Attributes:
         key: the name that benches use.
         title: what it is.
-        folders: the names that its folder may have, in lower case.
+        folders: the names that its folder may have, in lower case; the first comes first.
         layouts: what its folder may hold.
         version: version of its reader.
         find: finds it in a folder.
@@ -92,17 +97,58 @@ class Check:
     detail: str
 
 
-def _glyphs() -> ImageDataset:
+def _glyphs(_reporter: Reporter) -> ImageDataset:
     from mlpip_bench.datasets import glyphs
 
     return cached("glyphs", {"generator": "glyphs", "version": glyphs.VERSION}, glyphs.build_glyphs)
 
 
-def _patches() -> ImageDataset:
+def _patches(_reporter: Reporter) -> ImageDataset:
     from mlpip_bench.datasets import patches
 
     return cached("patches", {"generator": "patches", "version": patches.VERSION}, patches.build_patches)
 
+
+def _solids(reporter: Reporter) -> ImageDataset:
+    from mlpip_bench.datasets import solids
+
+    def build() -> ImageDataset:  # it takes more than a minute, once
+        with reporter.stage("drawing the stand-in solids", solids.OBJECTS) as step:
+            return solids.build_solids(lambda done, _all: step(done))
+
+    return cached("solids", {"generator": "solids", "version": solids.VERSION}, build)
+
+
+def _digits(_reporter: Reporter) -> ImageDataset:
+    made_from = {"generator": "digits", "version": mnist.VERSION, "pillow": PIL.__version__}
+    return cached("digits", made_from, mnist.build_digits)
+
+
+def _views(
+    title: str, folders: tuple[str, ...], layouts: tuple[str, ...], find: Callable[[Path], Found | None]
+) -> DataSource:
+    """A source for ``views``; all have one version, so that what one has cached serves the others."""
+    return DataSource(
+        "views",
+        f"{title}: views all around objects, one every 10 degrees, 32x32 grey",
+        folders,
+        layouts,
+        100 * shapenet.VERSION + coil100.VERSION,
+        lambda folder, _options: find(folder),
+        StandIn("solids", "procedural", _solids),
+    )
+
+
+_VIEWS: dict[Views, DataSource] = {
+    "auto": _views(
+        "ShapeNet or COIL-100",
+        shapenet.FOLDERS + coil100.FOLDERS,
+        shapenet.LAYOUTS + coil100.LAYOUTS,
+        lambda folder: shapenet.find(folder) or coil100.find(folder),
+    ),
+    "shapenet": _views("ShapeNet", shapenet.FOLDERS, shapenet.LAYOUTS, shapenet.find),
+    "coil100": _views("COIL-100", coil100.FOLDERS, coil100.LAYOUTS, coil100.find),
+}
 
 SOURCES = {
     source.key: source
@@ -114,7 +160,7 @@ SOURCES = {
             omniglot.LAYOUTS,
             omniglot.VERSION,
             lambda folder, options: omniglot.find(folder, options.split, options.resize),
-            StandIn("glyphs", _glyphs),
+            StandIn("glyphs", "procedural", _glyphs),
         ),
         DataSource(
             "tiny",
@@ -132,14 +178,29 @@ SOURCES = {
             mini_imagenet.LAYOUTS,
             mini_imagenet.VERSION,
             lambda folder, _options: mini_imagenet.find(folder),
-            StandIn("patches", _patches),
+            StandIn("patches", "procedural", _patches),
+        ),
+        _VIEWS["auto"],
+        DataSource(
+            "context",
+            "MNIST: 10,000 handwritten digits (its test images), 28x28",
+            mnist.FOLDERS,
+            mnist.LAYOUTS,
+            mnist.VERSION,
+            lambda folder, _options: mnist.find(folder),
+            StandIn("digits", "bundled", _digits),
         ),
     )
 }
 
 
 def load(
-    dataset: str, *, source: SourceChoice, data_root: Path | None, options: DataOptions | None = None
+    dataset: str,
+    *,
+    source: SourceChoice,
+    data_root: Path | None,
+    options: DataOptions | None = None,
+    reporter: Reporter | None = None,
 ) -> ImageDataset:
     """Load a data set, from the cache where it was read before.
 
@@ -148,32 +209,35 @@ def load(
         source: ``real``; ``procedural``, the stand-in; or ``auto``, the real one where it is found, else, with a
             warning in the log, the stand-in. The result's ``source`` says which it is.
         data_root: folder below which real data is looked for.
-        options: settings of Omniglot; None for the default.
+        options: settings of real data; None for the default.
+        reporter: shows a bar where a stand-in takes long to draw.
 
     Raises:
         UserError: it is not there, or is there but broken: broken data never makes way for the stand-in.
     """
-    entry, options = _entry(dataset), options or DataOptions()
+    options, reporter = options or DataOptions(), reporter or Quiet()
+    entry = _entry(dataset, options)
     if source == "procedural":
         if entry.stand_in is None:
             raise UserError(f"{dataset} has no stand-in: it needs the real data. {_needed(entry)}")
-        return _make_stand_in(entry.stand_in, options)
+        return _make_stand_in(entry.stand_in, options, reporter)
     found = _locate(entry, data_root, options)
     if found is not None:
         return cached("-".join([dataset, *found.settings.values()]), _made_from(entry, found), found.read)
     absence = _absence(entry, data_root)
     if source == "real" or entry.stand_in is None:
         raise UserError(f"{absence} {_needed(entry)}")
-    _log.warning("%s Its stand-in %s, which is procedural, is used instead.", absence, entry.stand_in.name)
-    return _make_stand_in(entry.stand_in, options)
+    _log.warning("%s Its stand-in %s (%s) is used instead.", absence, entry.stand_in.name, entry.stand_in.source)
+    return _make_stand_in(entry.stand_in, options, reporter)
 
 
 def describe(data_root: Path | None, options: DataOptions | None = None) -> list[SourceStatus]:
     """What ``list data`` shows: each data set, and whether it is found; nothing is decoded."""
     rows = []
-    for entry in SOURCES.values():
+    options = options or DataOptions()
+    for entry in (_entry(dataset, options) for dataset in SOURCES):
         try:
-            found = _locate(entry, data_root, options or DataOptions())
+            found = _locate(entry, data_root, options)
         except UserError as error:
             rows.append(SourceStatus(entry, "broken", str(error)))
         else:
@@ -190,7 +254,8 @@ def verify(dataset: str, data_root: Path | None, options: DataOptions | None = N
     Raises:
         UserError: the name is unknown or the data is not there; what is there but broken is a row that ``failed``.
     """
-    entry, options = _entry(dataset), options or DataOptions()
+    options = options or DataOptions()
+    entry = _entry(dataset, options)
     _folders(entry, data_root)  # a data folder that does not exist is an error, not a finding
     try:
         found = _locate(entry, data_root, options)
@@ -205,25 +270,32 @@ def verify(dataset: str, data_root: Path | None, options: DataOptions | None = N
     except UserError as error:
         return [*checks, Check("content", "failed", str(error))]
     for split in SPLITS:
-        lacking = shortfall(data.splits[split], *found.complete[split])
+        # No sizes: a reader that takes nothing but the complete set.
+        lacking = shortfall(data.splits[split], *found.complete[split]) if found.complete else ""
         whole = f"{data.splits[split].num_classes} classes, {len(data.splits[split].images)} images"
         checks.append(Check(split, "incomplete" if lacking else "ok", lacking or whole))
     return [*checks, Check("fingerprint", "ok", f"{data.name} {data.fingerprint}")]
 
 
-def _entry(dataset: str) -> DataSource:
+def _entry(dataset: str, options: DataOptions) -> DataSource:
     if dataset not in SOURCES:
         raise unknown_name("data set", dataset, SOURCES)
-    return SOURCES[dataset]
+    return _VIEWS[options.views] if dataset == "views" else SOURCES[dataset]
 
 
-def _make_stand_in(stand_in: StandIn, options: DataOptions) -> ImageDataset:
-    if options != DataOptions() and stand_in.name == "glyphs":
+def _make_stand_in(stand_in: StandIn, options: DataOptions, reporter: Reporter) -> ImageDataset:
+    default = DataOptions()
+    if stand_in.name == "glyphs" and (options.split, options.resize) != (default.split, default.resize):
         raise UserError(
             f"split {options.split!r} and resize {options.resize!r} are settings of the real Omniglot; its stand-in "
             "has neither. Leave the settings out, or point --data-root to Omniglot."
         )
-    return stand_in.make()
+    if stand_in.name == "solids" and options.views != default.views:
+        raise UserError(
+            f"views {options.views!r} chooses among the real data sets of views; their stand-in is none of them. "
+            f"Leave the setting out, or point --data-root to a folder that has {options.views}/."
+        )
+    return stand_in.make(reporter)
 
 
 def _folders(entry: DataSource, data_root: Path | None) -> list[Path]:
@@ -235,7 +307,8 @@ def _folders(entry: DataSource, data_root: Path | None) -> list[Path]:
         raise UserError(
             f"the data folder must exist; {root} is not a folder. Correct --data-root (or MLPIP_BENCH_DATA)."
         )
-    below = sorted(path for path in root.iterdir() if path.is_dir() and path.name.lower() in entry.folders)
+    below = [path for path in sorted(root.iterdir()) if path.is_dir() and path.name.lower() in entry.folders]
+    below.sort(key=lambda path: entry.folders.index(path.name.lower()))
     return [*below, root] if root.resolve().name.lower() in entry.folders else below
 
 
