@@ -47,6 +47,7 @@ class AmortizedMAP(Method[Delta]):
 
     reference = "Qiao et al. 2018, Few-Shot Image Recognition by Predicting Parameters from Activations (CVPR)"
     psi = "point mass at a linear classifier predicted from class means"
+    linear_classifier = True
     Settings = AmortizedMAPSettings
     settings: AmortizedMAPSettings
     presets: ClassVar = {"paper": PAPER_BUDGETS}

@@ -1,7 +1,7 @@
 """Amortised variational inference: Versa's networks, trained on the evidence lower bound.
 
-psi: weights and bias of a linear classifier, one vector per class, q factorised Gaussian from the
-amortisation network.
+psi: weights and bias of a linear classifier, one vector per class, or a generator's input in view
+reconstruction; q factorised Gaussian from the amortisation network.
 Reference: Gordon, Bronskill, Bauer, Nowozin & Turner, ICLR 2019, section 4 and the appendix on
 variational inference (there called amortized VI); Kingma & Welling, ICLR 2014.
 
@@ -20,8 +20,7 @@ from torch.distributions import Distribution, Normal
 
 from mlpip_bench.api import Method, Posterior, Problem
 from mlpip_bench.benches import PAPER_BUDGETS
-from mlpip_bench.distributions import gaussian_linear_predictive
-from mlpip_bench.networks import FeatureExtractor, amortization
+from mlpip_bench.models import gaussian_model
 from mlpip_bench.objectives import elbo
 from mlpip_bench.tasks import Labelled, TaskBatch
 from mlpip_bench.variational import GaussianPrior, VariationalSettings, observed_data
@@ -32,7 +31,9 @@ class AmortizedVI(Method[Normal]):
 
     reference = "Gordon et al. 2019, Meta-Learning Probabilistic Inference for Prediction (ICLR), section 4"
     psi = "Gaussian over the weights and bias of a linear classifier"
-    handles = ("classification", "regression")
+    handles = ("classification", "regression", "reconstruction")
+    default_for = ("linear", "toy", "toyfresh")
+    linear_classifier = True
     bounds_evidence = True
     Settings = VariationalSettings
     settings: VariationalSettings
@@ -43,31 +44,24 @@ class AmortizedVI(Method[Normal]):
 
     def __init__(self, problem: Problem, settings: VariationalSettings) -> None:
         super().__init__(problem, settings)
-        self.extractor = FeatureExtractor(problem.extractor, problem.norm, dropout=settings.dropout)
-        self.amortizer = amortization(problem.extractor.features, regression=problem.kind == "regression")
+        self.model = gaussian_model(problem, dropout=settings.dropout)
         self.prior = GaussianPrior(learned=settings.learn_prior)
 
     def amortize(self, support: Labelled) -> Posterior[Normal]:
-        """One forward pass: features, class means, Gaussian (Eq. 5)."""
-        features, statistics = self.extractor(support.x)
-        mean, std = self.amortizer(features, support)
-        return Posterior(Normal(mean, std, validate_args=False), statistics)
+        """One forward pass: features, pooling, Gaussian (Eq. 5)."""
+        features, statistics = self.model.features(support.x)
+        return Posterior(self.model.posterior(features, support), statistics)
 
     def predictive(self, q: Posterior[Normal], query_x: Tensor) -> Distribution:
-        """Mixture over L samples of the Gaussian outputs (local reparameterisation)."""
-        features, _ = self.extractor(query_x, q.support)
+        """Mixture over L samples."""
+        features, _ = self.model.features(query_x, q.support)
         samples = self.settings.samples if self.training else self.settings.eval_samples
-        return gaussian_linear_predictive(
-            features, q.psi, samples, noise_std=self.problem.noise_std, fixed_noise=not self.training
-        )
+        return self.model.predictive(features, q.psi, samples, fixed_noise=not self.training)
 
     def loss(self, batch: TaskBatch) -> Tensor:
         """Negative evidence lower bound of D, per point of D."""
         data = observed_data(batch, self.settings.observed)
-        features, _ = self.extractor(data.x)
-        mean, std = self.amortizer(features, data)
-        psi = Normal(mean, std, validate_args=False)
-        conditional = gaussian_linear_predictive(
-            features, psi, self.settings.samples, noise_std=self.problem.noise_std, fixed_noise=False
-        )
-        return -elbo(conditional, data, psi, self.prior(mean), self.settings.beta).mean() / data.y.shape[1]
+        features, _ = self.model.features(data.x)
+        psi = self.model.posterior(features, data)
+        conditional = self.model.predictive(features, psi, self.settings.samples, fixed_noise=False)
+        return -elbo(conditional, data, psi, self.prior(psi.mean), self.settings.beta).mean() / data.y.shape[1]

@@ -32,6 +32,7 @@ class ANIL(Method[Delta]):
         "Raghu et al. 2020, Rapid Learning or Feature Reuse? Towards Understanding the Effectiveness of MAML (ICLR)"
     )
     psi = "point mass at a linear classifier after a few gradient steps"
+    linear_classifier = True
     Settings = StepSettings
     settings: StepSettings
     presets: ClassVar = {"paper": {"*": {"learning_rate": 1e-3, "iterations": 30_000}}}

@@ -11,12 +11,11 @@ extractor the same formulas make a last-layer Bayesian regression, trained on pr
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, Normal
-from torch.nn import functional as F
 
 from mlpip_bench.api import Method, NoSettings, Posterior, Problem
+from mlpip_bench.conjugate import conjugate_posterior, with_bias
 from mlpip_bench.networks import FeatureExtractor
 from mlpip_bench.objectives import mlpip_loss
 from mlpip_bench.tasks import Labelled, TaskBatch
@@ -28,6 +27,7 @@ class ExactLinear(Method[MultivariateNormal]):
     reference = "Bishop 2006, Pattern Recognition and Machine Learning (Springer), section 3.3"
     psi = "exact Gaussian posterior of the weights of a linear regression"
     handles = ("regression",)
+    default_for = ("linear", "toy", "toyfresh")
 
     def __init__(self, problem: Problem, settings: NoSettings) -> None:
         super().__init__(problem, settings)
@@ -37,17 +37,14 @@ class ExactLinear(Method[MultivariateNormal]):
         self.noise_variance = problem.noise_std**2
 
     def amortize(self, support: Labelled) -> Posterior[MultivariateNormal]:
-        """N(psi; m, S) with S^-1 = I + Phi' Phi / noise^2 and m = S Phi' y / noise^2 (Eq. 3.50, 3.51)."""
+        """N(psi; m, S) of Eq. 3.50 and 3.51."""
         features, statistics = self.extractor(support.x)
-        phi = F.pad(features, (0, 1), value=1.0)
-        precision = torch.eye(phi.shape[-1], dtype=phi.dtype, device=phi.device) + phi.mT @ phi / self.noise_variance
-        mean = torch.linalg.solve(precision, phi.mT @ support.y.unsqueeze(-1) / self.noise_variance).squeeze(-1)
-        return Posterior(MultivariateNormal(mean, precision_matrix=precision, validate_args=False), statistics)
+        return Posterior(conjugate_posterior(with_bias(features), support.y, self.noise_variance), statistics)
 
     def predictive(self, q: Posterior[MultivariateNormal], query_x: Tensor) -> Distribution:
         """N(y; phi.m, phi' S phi + noise^2) (Eq. 3.58)."""
         features, _ = self.extractor(query_x, q.support)
-        phi = F.pad(features, (0, 1), value=1.0)
+        phi = with_bias(features)
         mean = (phi @ q.psi.mean.unsqueeze(-1)).squeeze(-1)
         variance = ((phi @ q.psi.covariance_matrix) * phi).sum(-1) + self.noise_variance
         return Normal(mean, variance.sqrt(), validate_args=False)

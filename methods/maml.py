@@ -50,6 +50,7 @@ class MAML(Method[Delta]):
 
     reference = "Finn et al. 2017, Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks (ICML)"
     psi = "point mass at all network parameters after a few gradient steps"
+    default_for = ("omni", "tiny", "mini")
     Settings = MAMLSettings
     settings: MAMLSettings
     presets: ClassVar = {

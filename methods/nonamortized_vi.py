@@ -58,6 +58,8 @@ class NonAmortizedVI(Method[Normal]):
     reference = "Gordon et al. 2019, Meta-Learning Probabilistic Inference for Prediction (ICLR), section 4"
     psi = "Gaussian over the weights and bias of a linear classifier, fitted anew for each task"
     handles = ("classification", "regression")
+    default_for = ("linear", "toy", "toyfresh", "context")
+    linear_classifier = True
     bounds_evidence = True
     Settings = NonAmortizedVISettings
     settings: NonAmortizedVISettings

@@ -46,6 +46,8 @@ class ProtoNets(Method[Delta]):
 
     reference = "Snell et al. 2017, Prototypical Networks for Few-shot Learning (NeurIPS)"
     psi = "point mass at {mu_c, -|mu_c|^2/2}, a linear classifier from class means"
+    default_for = ("omni", "tiny", "mini")
+    linear_classifier = True
     Settings = ProtoNetsSettings
     settings: ProtoNetsSettings
     presets: ClassVar = {

@@ -1,13 +1,16 @@
-"""Versa: amortised Gaussian posterior over a linear classifier, trained on predictive log-loss.
+"""Versa: amortised Gaussian posterior, trained on predictive log-loss.
 
-psi: weights and bias of a softmax classifier, one vector per class, q factorised Gaussian.
+psi: weights and bias of a softmax classifier, one vector per class; the weights of a regression; or, in
+view reconstruction, the vector that a generator turns into an object's views. q is a factorised Gaussian.
 Reference: Gordon, Bronskill, Bauer, Nowozin & Turner, ICLR 2019; Eq. 4 (objective), Eq. 5
-(context-independent amortisation), appendix D.3 (networks).
+(context-independent amortisation), section 5.1 (toy), section 5.3 (views), appendices D and E (networks).
 
 Differences from the paper: normalisation is the suite's ``norm`` setting (the reference code is
 transductive); amortisation nets as in the reference code, four of them and with the bias;
-log-variances are clamped; evaluation uses more samples than training, and fixed ones. In regression
-psi are the weights of the regression, and their q is linear in the data's sum (section 5.1).
+log-variances are clamped; evaluation uses more samples than training, and fixed ones. In regression q is
+linear in the data's sum (section 5.1), and the toy benches train on the closed form of Eq. 3 unless
+``samples`` says otherwise, since the paper's L is not known. In view reconstruction L = 1, as in the paper,
+images are generated at the mean of q, and gradients are not clipped.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from torch.distributions import Distribution, Normal
 
 from mlpip_bench.api import Method, Posterior, Problem
 from mlpip_bench.benches import PAPER_BUDGETS
-from mlpip_bench.distributions import gaussian_linear_predictive
-from mlpip_bench.networks import FeatureExtractor, amortization
+from mlpip_bench.errors import UserError
+from mlpip_bench.models import gaussian_model
 from mlpip_bench.objectives import mlpip_loss
 from mlpip_bench.tasks import Labelled, TaskBatch
 
@@ -31,8 +34,8 @@ class VersaSettings:
     """Settings of Versa.
 
     Attributes:
-        samples: L of the training objective.
-        eval_samples: L at evaluation.
+        samples: L of the training objective; 0 is the closed form, in regression.
+        eval_samples: L at evaluation; 0 likewise, and 1 is the mean of q.
         dropout: whether training drops activations at the bench's rate.
     """
 
@@ -41,41 +44,48 @@ class VersaSettings:
     dropout: bool = True
 
     def __post_init__(self) -> None:
-        if min(self.samples, self.eval_samples) < 1:
-            raise ValueError(f"samples and eval_samples must be at least 1; got {self.samples}, {self.eval_samples}")
+        if min(self.samples, self.eval_samples) < 0:
+            raise ValueError(f"samples and eval_samples must not be negative; got {self.samples}, {self.eval_samples}")
+
+
+_EXACT = {"samples": 0, "eval_samples": 0}
+_SAMPLES = {"toy": _EXACT, "toyfresh": _EXACT, "views": {"samples": 1, "eval_samples": 1}}
 
 
 class Versa(Method[Normal]):
-    """Amortisation network from class-mean features to a Gaussian over the class's weights."""
+    """Amortisation network from the pooled support set to a Gaussian over psi."""
 
     reference = "Gordon et al. 2019, Meta-Learning Probabilistic Inference for Prediction (ICLR)"
-    psi = "Gaussian over the weights and bias of a linear classifier"
-    handles = ("classification", "regression")
+    psi = "Gaussian over the weights and bias of a linear classifier, or over a generator's input"
+    handles = ("classification", "regression", "reconstruction")
+    default_for = ("omni", "tiny", "mini", "linear", "toy", "toyfresh", "views")
+    linear_classifier = True
     Settings = VersaSettings
     settings: VersaSettings
     presets: ClassVar = {
-        "quick": {"*": {"dropout": False}},
-        "paper": PAPER_BUDGETS,
+        "quick": {"*": {"dropout": False}, **_SAMPLES},
+        "paper": {**PAPER_BUDGETS, **_SAMPLES},
     }
 
     def __init__(self, problem: Problem, settings: VersaSettings) -> None:
         super().__init__(problem, settings)
-        self.extractor = FeatureExtractor(problem.extractor, problem.norm, dropout=settings.dropout)
-        self.amortizer = amortization(problem.extractor.features, regression=problem.kind == "regression")
+        if problem.kind != "regression" and 0 in (settings.samples, settings.eval_samples):
+            raise UserError(
+                f"samples and eval_samples of versa must be at least 1 in {problem.kind}; got {settings.samples}, "
+                f"{settings.eval_samples}. 0 is the closed form, which only regression has."
+            )
+        self.model = gaussian_model(problem, dropout=settings.dropout)
 
     def amortize(self, support: Labelled) -> Posterior[Normal]:
-        """One forward pass: features, class means, Gaussian (Eq. 5)."""
-        features, statistics = self.extractor(support.x)
-        mean, std = self.amortizer(features, support)
-        return Posterior(Normal(mean, std, validate_args=False), statistics)
+        """One forward pass: features, pooling, Gaussian (Eq. 5)."""
+        features, statistics = self.model.features(support.x)
+        return Posterior(self.model.posterior(features, support), statistics)
 
     def predictive(self, q: Posterior[Normal], query_x: Tensor) -> Distribution:
-        """Mixture over L samples of the Gaussian outputs (local reparameterisation)."""
-        features, _ = self.extractor(query_x, q.support)
+        """Mixture over L samples (the inner sum of Eq. 4)."""
+        features, _ = self.model.features(query_x, q.support)
         samples = self.settings.samples if self.training else self.settings.eval_samples
-        return gaussian_linear_predictive(
-            features, q.psi, samples, noise_std=self.problem.noise_std, fixed_noise=not self.training
-        )
+        return self.model.predictive(features, q.psi, samples, fixed_noise=not self.training)
 
     def loss(self, batch: TaskBatch) -> Tensor:
         """Predictive log-loss (Eq. 4)."""

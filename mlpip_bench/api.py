@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mlpip_bench.results import Scores
 
 Psi = TypeVar("Psi", bound=Distribution)
-TaskKind = Literal["classification", "regression"]
+TaskKind = Literal["classification", "regression", "reconstruction"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,19 +51,20 @@ class Problem:
     Attributes:
         extractor: shape of the shared feature extractor.
         norm: normalisation mode.
-        way: classes of a training task; 1 in regression.
-        noise_std: known standard deviation of a regression target's noise; None for classification.
+        way: classes of a training task; 1 where there are none.
+        kind: what its tasks are: classes of images; real numbers, with noise; or images to reconstruct, seen
+            from an angle ``x``.
+        noise_std: known standard deviation of a target's noise, a pixel's in reconstruction; None for
+            classification.
+        inputs: length of the vector ``x`` in reconstruction; else 0, since the extractor says what x is.
     """
 
     extractor: ExtractorSpec
     norm: NormMode
     way: int
+    kind: TaskKind = "classification"
     noise_std: float | None = None
-
-    @property
-    def kind(self) -> TaskKind:
-        """What its tasks are."""
-        return "classification" if self.noise_std is None else "regression"
+    inputs: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,9 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
         reference: where the method comes from.
         psi: what the task parameters are, in a few words.
         handles: the kinds of task that it can be trained on.
+        default_for: data sets whose benches it enters where no method is named.
+        linear_classifier: whether psi are a linear classifier's weights and biases: the mean of q(psi | D) is
+            ``[task, way, feature + 1]``, the bias last.
         Settings: frozen dataclass of the method's own settings, with defaults.
         presets: what a budget changes: ``{preset: {"*" | data set | bench: {field: value}}}`` over the
             fields of :class:`TrainingPlan` and ``Settings``; the more specific entry wins.
@@ -123,6 +127,8 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
     reference: ClassVar[str]
     psi: ClassVar[str]
     handles: ClassVar[tuple[TaskKind, ...]] = ("classification",)
+    default_for: ClassVar[tuple[str, ...]] = ()
+    linear_classifier: ClassVar[bool] = False
     Settings: ClassVar[type] = NoSettings
     presets: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
     bounds_evidence: ClassVar[bool] = False
@@ -153,13 +159,17 @@ class EvalProtocol(abc.ABC):
         description: what it measures, in one line.
         metrics: the metrics it reports.
         handles: the kinds of task that it can measure.
+        datasets: keys of the only data sets that it can measure; none for all.
+        default: whether it is measured where no protocol is named.
     """
 
     description: ClassVar[str]
     metrics: ClassVar[tuple[Metric, ...]]
     handles: ClassVar[tuple[TaskKind, ...]] = ("classification",)
+    datasets: ClassVar[tuple[str, ...]] = ()
+    default: ClassVar[bool] = False
 
-    def applies(self, settings: Any) -> bool:  # noqa: ARG002  # for those that do not apply to every method
+    def applies(self, plugin: type[Method[Any]], settings: Any) -> bool:  # noqa: ARG002  # for those that override it
         """Whether a method with these settings has what is measured; all do, unless a protocol says otherwise."""
         return True
 

@@ -1,15 +1,12 @@
-"""Benches: the name grammar ``<dataset><way>w<shot>s``, and what each data set brings with it.
-
-A regression family has no way: ``<family><shot>s``.
-"""
+"""Benches: how their names are read, and what each data set brings with it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any
 
 from mlpip_bench.api import TaskKind
 from mlpip_bench.errors import UserError, unknown_name
@@ -31,19 +28,23 @@ class Dataset:
         extractor: the shared feature extractor.
         budgets: fields of the training plan by preset, the same for every method unless its preset
             says otherwise.
-        noise_std: of the targets given psi, in a regression family; None for classification.
+        naming: what follows the data set's name in a bench's: fields of :class:`BenchSpec` in braces.
+        kind: what its tasks are.
+        noise_std: of the targets given psi, a pixel's in reconstruction; None for classification.
+        way, shot: of its benches where their names do not say.
+        train_tasks: how many tasks there are to train on, met again and again; None for an endless stream.
     """
 
     title: str
     needs: str
     extractor: ExtractorSpec
     budgets: Mapping[str, Mapping[str, Any]]
+    naming: str = "{way}w{shot}s"
+    kind: TaskKind = "classification"
     noise_std: float | None = None
-
-    @property
-    def kind(self) -> TaskKind:
-        """What its tasks are."""
-        return "classification" if self.noise_std is None else "regression"
+    way: int = 1
+    shot: int = 0
+    train_tasks: int | None = None
 
 
 _QUICK_SMALL = {
@@ -97,6 +98,48 @@ _LINEAR = {
     "test_tasks": 600,
 }
 
+_TOY = _LINEAR | {
+    "iterations": 8000,
+    "tasks_per_batch": 125,
+    "learning_rate": 5e-2,
+    "halve_every": 2000,
+    "validate_every": 2000,
+}
+_CONTEXT = _QUICK_SMALL | {"iterations": 400, "tasks_per_batch": 5, "halve_every": 200, "validate_every": 100}
+_QUICK_VIEWS = {
+    "iterations": 2000,
+    "tasks_per_batch": 8,
+    "train_queries": 12,
+    "learning_rate": 3e-4,  # three times as much can end in a generator that draws white only
+    "halve_every": 800,
+    "validate_every": 250,
+    "validation_tasks": 100,
+    "test_tasks": 10_000,
+}
+_PAPER_VIEWS = {
+    "iterations": 500_000,
+    "tasks_per_batch": 24,
+    "train_queries": 35,
+    "learning_rate": 1e-4,
+    "validate_every": 5_000,
+    "validation_tasks": 2_400,
+    "test_tasks": 10_000,
+}
+
+
+def _toy(trained_on: str, train_tasks: int | None) -> Dataset:
+    return Dataset(
+        f"Gaussian with an unknown mean (section 5.1), trained on {trained_on}",
+        "nothing: tasks are drawn from the model",
+        ExtractorSpec((0, 1, 1), blocks=0),
+        {"quick": _TOY, "paper": _TOY},
+        naming="{shot}",
+        kind="regression",
+        noise_std=1.0,
+        train_tasks=train_tasks,
+    )
+
+
 DATASETS: Mapping[str, Dataset] = MappingProxyType(
     {
         "omni": Dataset(
@@ -122,7 +165,30 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
             "nothing: tasks are drawn from the model",
             ExtractorSpec((3, 1, 1), blocks=0),
             {"quick": _LINEAR, "paper": _LINEAR},
+            naming="{shot}s",
+            kind="regression",
             noise_std=0.5,
+        ),
+        "toy": _toy("250 tasks", train_tasks=250),
+        "toyfresh": _toy("new tasks at every step", train_tasks=None),
+        "context": Dataset(
+            "MNIST, fifty 5-way tasks that stay the same (appendix B.2); the number is the feature dimension",
+            "mnist/ with the t10k files; else scikit-learn's digits",
+            ExtractorSpec((1, 28, 28), blocks=4, ceil_mode=True),
+            {"quick": _CONTEXT, "paper": _CONTEXT},
+            naming="{features}",
+            way=5,
+            shot=20,
+            train_tasks=50,
+        ),
+        "views": Dataset(
+            "views of objects, reconstructed from a few of them (section 5.3)",
+            "shapenet/ with rendered views, or coil100/; else the stand-in solids",
+            ExtractorSpec((1, 32, 32), blocks=4),
+            {"quick": _QUICK_VIEWS, "paper": _PAPER_VIEWS},
+            naming="{shot}s",
+            kind="reconstruction",
+            noise_std=1.0,
         ),
     }
 )
@@ -130,37 +196,49 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
 LISTED = (
     *("omni5w1s", "omni5w5s", "omni20w1s", "omni20w5s", "mini5w1s", "mini5w5s"),  # the paper's six
     *("tiny5w1s", "tiny5w5s"),
+    *("toy5", "toy10", "context16", "context2", "views1s", "views5s"),  # the paper's other experiments
     *("linear5s", "linear20s"),  # the posterior is known
 )
 
 _LARGEST = 10_000  # no data set here has so many classes, or images in one
-_GRAMMAR = re.compile(r"([a-z]+?)(?:(\d+)w)?(\d+)s")
-
-
-_IMAGES, _FAMILIES = ("|".join(k for k, d in DATASETS.items() if d.kind == kind) for kind in get_args(TaskKind))
-GRAMMAR = f"Any way and shot works: ({_IMAGES})<way>w<shot>s or ({_FAMILIES})<shot>s, for example omni10w3s."
+_FORMS = {
+    naming: [name for name, data in DATASETS.items() if data.naming == naming]
+    for naming in dict.fromkeys(data.naming for data in DATASETS.values())
+}
+GRAMMAR = (
+    "Any number works in "
+    + ", ".join(f"{'|'.join(names)}{naming.replace('{', '<').replace('}', '>')}" for naming, names in _FORMS.items())
+    + "; for example omni10w3s."
+)
 
 
 @dataclass(frozen=True)
 class BenchSpec:
-    """A bench: a data set, and the way and shot that tasks are trained and tested with.
+    """A bench: a data set, and what its tasks are trained and tested with.
 
     Attributes:
-        name: ``<dataset><way>w<shot>s``, for example ``mini5w5s``; ``<family><shot>s`` in regression.
+        name: the data set's name, and its ``naming`` filled in; for example ``mini5w5s``.
         dataset: key of :data:`DATASETS`.
-        way: classes of a task; 1 in regression.
-        shot: support images per class; support points in regression.
+        way: classes of a task; 1 where there are none.
+        shot: support images per class; support points in regression, given views in reconstruction.
+        features: dimension of h(x), of a last linear layer; None for that of the convolutions.
     """
 
     name: str
     dataset: str
     way: int
     shot: int
+    features: int | None = None
 
     @property
     def data(self) -> Dataset:
         """What its data set brings with it."""
         return DATASETS[self.dataset]
+
+    @property
+    def extractor(self) -> ExtractorSpec:
+        """Shape of the shared feature extractor."""
+        return replace(self.data.extractor, last=self.features)
 
     def task_shape(self, queries: int) -> TaskShape:
         """Shape of its tasks with so many queries per class."""
@@ -171,20 +249,19 @@ def parse_bench(name: str) -> BenchSpec:
     """Read a bench's name.
 
     Raises:
-        UserError: not of the grammar, an unknown data set, or a way below 2 or shot below 1.
+        UserError: not of the grammar, an unknown data set, or a number that is too small or too large.
     """
-    match = _GRAMMAR.fullmatch(name)
-    regression = match is not None and match[1] in DATASETS and DATASETS[match[1]].kind == "regression"
-    if match is None or match[1] not in DATASETS or (match[2] is None) != regression:
-        error = unknown_name("bench", name, LISTED)
-        raise UserError(f"{error} {GRAMMAR}")
-    dataset, way, shot = match[1], int(match[2] or 1), int(match[3])
-    if max(way, shot) > _LARGEST:
-        raise UserError(f"way and shot of a bench are at most {_LARGEST}; got {name!r}.")
-    if regression:
-        if shot < 1:
-            raise UserError(f"a bench needs a shot of at least 1; {name!r} has {shot}.")
-        return BenchSpec(f"{dataset}{shot}s", dataset, way, shot)
-    if way < 2 or shot < 1:
-        raise UserError(f"a bench needs a way of at least 2 and a shot of at least 1; {name!r} has {way} and {shot}.")
-    return BenchSpec(f"{dataset}{way}w{shot}s", dataset, way, shot)
+    parts = re.fullmatch(r"([a-z]+)(\d.*)", name)
+    data = DATASETS.get(parts[1]) if parts else None
+    match = re.fullmatch(re.sub(r"{(\w+)}", r"(?P<\1>\\d+)", data.naming), parts[2]) if parts and data else None
+    if parts is None or data is None or match is None:
+        raise UserError(f"{unknown_name('bench', name, LISTED)} {GRAMMAR}")
+    numbers = {field: int(digits) for field, digits in match.groupdict().items()}
+    for field, value in numbers.items():
+        least = 2 if field == "way" else 1
+        if value < least:
+            raise UserError(f"{field} of a bench is at least {least}; {name!r} has {value}.")
+        if value > _LARGEST:
+            raise UserError(f"{field} of a bench is at most {_LARGEST}; got {name!r}.")
+    canonical = parts[1] + data.naming.format(**numbers)
+    return BenchSpec(canonical, parts[1], **{"way": data.way, "shot": data.shot, **numbers})

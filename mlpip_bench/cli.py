@@ -22,9 +22,10 @@ from typer.core import TyperGroup
 
 from mlpip_bench import __version__, published, registry, rendering, results, runner, tables, testing
 from mlpip_bench.benches import GRAMMAR, LISTED, PRESETS, TEST_QUERIES, parse_bench
-from mlpip_bench.datasets import catalog
+from mlpip_bench.datasets import catalog, shapenet_render
+from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.datasets.omniglot import Resize, Split
-from mlpip_bench.errors import UserError
+from mlpip_bench.errors import UserError, unknown_name
 from mlpip_bench.normalization import NORM_MODES
 from mlpip_bench.progress import ConsoleReporter
 from mlpip_bench.results import Record
@@ -160,8 +161,12 @@ def _common(
 )
 def run(
     bench: Annotated[str, typer.Option(help="Benches, with commas (see: list benches).")],
-    methods: Annotated[str, typer.Option(help="Methods, with commas (see: list methods).")],
-    protocols: Annotated[str, typer.Option(help="Protocols, with commas (see: list protocols).")] = "accuracy,nll",
+    methods: Annotated[
+        str | None, typer.Option(help="Methods, with commas; left out, those that enter the bench (see: list methods).")
+    ] = None,
+    protocols: Annotated[
+        str | None, typer.Option(help="Protocols, with commas; left out, the usual ones (see: list protocols).")
+    ] = None,
     seeds: Annotated[str, typer.Option("--seeds", "--seed", help="Training seeds, with commas.")] = "0",
     norm: Annotated[
         str, typer.Option(help=f"Normalisation of all methods; several with commas, or all: {', '.join(NORM_MODES)}.")
@@ -182,17 +187,28 @@ def run(
     data_root: DataRoot = None,
     split: Annotated[str, typer.Option(help="Omniglot: random (by character) or vinyals (by alphabet).")] = "random",
     resize: Annotated[str, typer.Option(help="Omniglot: nearest (as the reference code) or antialias.")] = "nearest",
+    views: Annotated[str, typer.Option(help="Views: shapenet, coil100, or auto: the first that is found.")] = "auto",
+    angles: Annotated[str, typer.Option(help="Views: x as sincos, or as degrees too (as the reference code).")] = (
+        "sincos"
+    ),
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     overwrite: Annotated[str, typer.Option(help="Which cells run again: never, failed, always.")] = "failed",
     results_folder: Results = Path("results"),
 ) -> None:
     """Train and test methods on benches, keep a record of each cell, and print the tables."""
-    for name, value, known in (("split", split, get_args(Split)), ("resize", resize, get_args(Resize))):
+    for name, value, known in (
+        ("split", split, get_args(Split)),
+        ("resize", resize, get_args(Resize)),
+        ("views", views, get_args(catalog.Views)),
+    ):
         if value not in known:
             raise UserError(f"--{name} must be one of {', '.join(known)}; got {value!r}.")
+    for name, text in (("methods", methods), ("protocols", protocols)):
+        if text is not None and not _names(text):
+            raise UserError(f"--{name} takes names with commas between them; got {text!r}. Leave it out for the usual.")
     config = runner.RunConfig(
-        methods=_names(methods),
         benches=_names(bench),
+        methods=_names(methods),
         protocols=_names(protocols),
         seeds=_seeds(seeds),
         norms=NORM_MODES if "all" in _names(norm) else _names(norm),  # type: ignore[arg-type]  # plan_cells checks these names, with a suggestion
@@ -201,15 +217,17 @@ def run(
         overrides=_overrides(set_ or [], {"iterations": iterations, "test_tasks": test_tasks}),
         source=source,  # type: ignore[arg-type]
         data_root=data_root,
-        data=catalog.DataOptions(split=split, resize=resize),  # type: ignore[arg-type]
+        data=catalog.DataOptions(split=split, resize=resize, views=views),  # type: ignore[arg-type]
+        angles=angles,  # type: ignore[arg-type]
         device=device,
         overwrite=overwrite,  # type: ignore[arg-type]
         results=results_folder,
     )
-    with err.status("reading data"):
-        cells = runner.plan_cells(config)
+    reporter = ConsoleReporter(err)
+    reporter.say("reading data; what is decoded or drawn for it is kept")
+    cells = runner.plan_cells(config, reporter)
     _print_configuration(cells, config.protocols)
-    summary = runner.run(cells, config, ConsoleReporter(err))
+    summary = runner.run(cells, config, reporter)
     records = results.load_all(config.results)
     if records:
         tables.write_tables(records, config.results)
@@ -241,8 +259,8 @@ def _print_configuration(cells: list[runner.Cell], protocols: tuple[str, ...]) -
     for cell in cells:
         if left_out := [name for name in protocols if name not in cell.protocols]:
             err.print(f"does not apply to {cell.title}: {', '.join(left_out)}", highlight=False)
-    if any(cell.dataset.source == "procedural" for cell in cells):
-        err.print("[yellow]stand-in data:[/] results on procedural images are not results on the real data set")
+    if any(cell.dataset.source in STAND_INS for cell in cells):
+        err.print("[yellow]stand-in data:[/] results on it are not results on the real data set")
 
 
 def _print_tables(records: list[Record], quoted: list[published.Published]) -> None:
@@ -481,6 +499,29 @@ def verify(
     out.print(table)
     if failed:
         raise typer.Exit(2)
+
+
+@data_app.command(
+    "prepare",
+    epilog="Example:\n\npython -m mlpip_bench data prepare shapenet --from ~/ShapeNetCore.v2 --to ~/data/shapenet",
+)
+def prepare(
+    dataset: Annotated[str, typer.Argument(help="What to prepare: shapenet.")],
+    source: Annotated[Path, typer.Option("--from", metavar="DIR", help="Folder of the meshes, ShapeNetCore v2.")],
+    target: Annotated[
+        Path | None, typer.Option("--to", metavar="DIR", help="Folder of the views  [default: DATA-ROOT/shapenet]")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Meshes rendered at once  [default: one a core]")] = None,
+    data_root: DataRoot = None,
+) -> None:
+    """Render meshes to the views that the benches read; the same command goes on where it was stopped."""
+    if dataset != "shapenet":
+        raise unknown_name("data set to prepare", dataset, ["shapenet"])
+    target = target or (data_root and data_root / "shapenet")
+    if target is None:
+        raise UserError("the views need a folder; pass --to, or --data-root (or MLPIP_BENCH_DATA) for its shapenet/.")
+    if shapenet_render.prepare(source.expanduser(), target.expanduser(), ConsoleReporter(err), jobs=jobs):
+        raise typer.Exit(1)
 
 
 def main() -> None:

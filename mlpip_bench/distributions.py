@@ -160,7 +160,7 @@ def sampled_predictive(
             alone, whatever else is in the batch (evaluation).
     """
     if fixed_noise:
-        noise = _sobol_normal(samples, outputs.mean.shape[-1]).to(outputs.mean)[:, None, None]
+        noise = fixed_normal_points(samples, outputs.mean.shape[-1]).to(outputs.mean)[:, None, None]
     else:
         noise = torch.randn(samples, *outputs.mean.shape, dtype=outputs.mean.dtype, device=outputs.mean.device)
     drawn = outputs.mean + outputs.stddev * noise
@@ -182,9 +182,24 @@ def gaussian_linear_predictive(
     return sampled_predictive(outputs, samples, noise_std=noise_std, fixed_noise=fixed_noise)
 
 
+def closed_form_predictive(features: Float[Tensor, "task point feature"], psi: Normal, *, noise_std: float) -> Normal:
+    """Predictive of a regression with Gaussian weights in closed form, the limit of infinitely many samples.
+
+    Eq. 3 of the paper for a Gaussian likelihood: the variance is the output's plus the noise's.
+    """
+    outputs = linear_gaussian_outputs(features, psi)
+    std = (outputs.variance + noise_std**2).sqrt().squeeze(-1)
+    return Normal(outputs.mean.squeeze(-1), std, validate_args=False)
+
+
 @functools.lru_cache(maxsize=32)
-def _sobol_normal(samples: int, dimensions: int) -> Tensor:
-    """Standard normal quasi-Monte-Carlo points, ``[samples, dimensions]`` in float64."""
+def fixed_normal_points(samples: int, dimensions: int) -> Tensor:
+    """Standard normal quasi-Monte-Carlo points, ``[samples, dimensions]`` in float64.
+
+    A single point is the centre, so that one sample of a Gaussian is its mean.
+    """
+    if samples == 1:
+        return torch.zeros(1, dimensions, dtype=torch.float64)
     uniform: Tensor = torch.quasirandom.SobolEngine(dimensions, scramble=True, seed=0).draw(
         samples, dtype=torch.float64
     )

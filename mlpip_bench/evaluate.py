@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
 from mlpip_bench.api import Method, Posterior
-from mlpip_bench.distributions import MonteCarloMixture, to_float64
+from mlpip_bench.distributions import Delta, MonteCarloMixture, to_float64
 from mlpip_bench.errors import CellError
 from mlpip_bench.metrics import Metric
 from mlpip_bench.progress import Quiet, Reporter, Step
@@ -19,6 +19,7 @@ from mlpip_bench.results import Model, Scores
 from mlpip_bench.tasks import Labelled, Stream, TaskBatch, seed_from
 
 _TASKS_AT_ONCE = {"cpu": 20, "cuda": 50}
+_PROBABILITIES_AT_ONCE = 120_000  # of a chunk of tasks; a hundredfold while samples are averaged
 
 Predictions = list[tuple[Distribution, Tensor]]
 
@@ -29,8 +30,8 @@ def predict(
     """Predictives, in float64, and targets of the first ``tasks`` tasks of a stream.
 
     The method is in evaluation mode, without autograd (a method may switch it on for its own inner
-    steps). Mixtures over classes are reduced to their mean probabilities, which is all that any
-    score can see of them, so that several protocols can share one pass.
+    steps). Mixtures over classes are reduced to their mean probabilities, and predicted images to their
+    mean in float32, which is all that any score can see of them, so that several protocols can share one pass.
 
     Args:
         method: the method.
@@ -44,7 +45,7 @@ def predict(
     """
     was_training = method.training
     method.eval()
-    chunk = _TASKS_AT_ONCE.get(stream.device.type, 4)
+    chunk = _chunk(stream)
     predictions: Predictions = []
     with torch.no_grad(), torch.random.fork_rng(devices=_cuda(stream)):
         for first in range(0, tasks, chunk):
@@ -67,6 +68,14 @@ def predict(
     return predictions
 
 
+def _chunk(stream: Stream) -> int:
+    """Tasks predicted at once: fewer where tasks are large."""
+    shape = stream.shape
+    return max(
+        1, min(_TASKS_AT_ONCE.get(stream.device.type, 4), _PROBABILITIES_AT_ONCE // (shape.queries * shape.way**2))
+    )
+
+
 def _point(query: Labelled, index: int) -> Labelled:
     return Labelled(query.x[:, index : index + 1], query.y[:, index : index + 1], query.way)
 
@@ -74,16 +83,19 @@ def _point(query: Labelled, index: int) -> Labelled:
 def _predictive(method: Method[Any], q: Posterior[Any], query: Labelled) -> Distribution:
     """The predictive in float64, checked before its numbers are believed."""
     predictive = method.predictive(q, query.x)
-    if not isinstance(predictive, Distribution) or predictive.batch_shape != query.y.shape:
+    points = query.y.shape[:2]
+    if not isinstance(predictive, Distribution) or predictive.batch_shape != points:
         came = (
             f"batch shape {tuple(predictive.batch_shape)}"
             if isinstance(predictive, Distribution)
             else f"a {type(predictive).__name__}"
         )
         raise CellError(
-            f"predictive must return a distribution with batch shape (task, point) = {tuple(query.y.shape)}; "
+            f"predictive must return a distribution with batch shape (task, point) = {tuple(points)}; "
             f"{type(method).__name__}'s is {came}."
         )
+    if method.problem.kind == "reconstruction":
+        return _images(predictive, query, type(method).__name__)
     predictive = _reduced(to_float64(predictive))
     if method.problem.kind == "classification" and not hasattr(predictive, "probs"):
         raise CellError(
@@ -96,6 +108,16 @@ def _predictive(method: Method[Any], q: Posterior[Any], query: Labelled) -> Dist
             f"{type(method).__name__}'s has {predictive.logits.shape[-1]}."
         )
     return predictive
+
+
+def _images(predictive: Distribution, query: Labelled, name: str) -> Delta:
+    """The mean of predicted images, the only thing that is scored of them."""
+    if predictive.event_shape != query.y.shape[2:]:
+        raise CellError(
+            f"predictive must be over images of the shape {tuple(query.y.shape[2:])}; {name}'s event shape is "
+            f"{tuple(predictive.event_shape)}."
+        )
+    return Delta(predictive.mean, event_dim=3)
 
 
 def _cuda(stream: Stream) -> list[torch.device]:
@@ -162,6 +184,14 @@ class Evaluation:
         with self._reporter.stage(title, self.tasks) as step:
             return predict(self.method, self.stream, self.tasks, step, one_at_a_time=one_at_a_time)
 
+    def on(self, stream: Stream) -> Evaluation:
+        """The same model in front of as many tasks of another stream."""
+        shape = stream.shape
+        title = f"{self._title} at {shape.way}w{max(shape.shots_per_class)}s"
+        other = Evaluation(self.method, self.model, stream, self.tasks, self._reporter)
+        other._title = title
+        return other
+
     def scores(
         self,
         metrics: Sequence[Metric],
@@ -178,7 +208,7 @@ class Evaluation:
         per_task: Sequence[float],
         *,
         condition: Mapping[str, str | int | float] | None = None,
-        detail: Mapping[str, tuple[float, ...]] | None = None,
+        detail: Mapping[str, tuple[float, ...] | str] | None = None,
     ) -> Scores:
         """Scores, one a test task, with all that says how they were measured."""
         shape = self.stream.shape
@@ -206,18 +236,25 @@ def is_inductive(method: Method[Any], batch: TaskBatch, queries: int = 5, tolera
         method: the trained method.
         batch: one or more test tasks.
         queries: how many queries of each task are fed one at a time.
-        tolerance: largest difference of a probability that rounding may explain.
+        tolerance: largest difference of a density, or of a pixel, that rounding may explain.
     """
     was_training = method.training
     method.eval()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         q = method.amortize(batch.support)
-        together = to_float64(method.predictive(q, batch.query.x))
-        y = batch.query.y
+
+        def answers(query: Labelled) -> Tensor:
+            """Density at the target; in reconstruction, where densities underflow, the image."""
+            predictive = method.predictive(q, query.x)
+            if method.problem.kind == "reconstruction":
+                return predictive.mean
+            density: Tensor = to_float64(predictive).log_prob(query.y).exp()
+            return density
+
+        together = answers(batch.query)
         worst = 0.0
-        for point in range(min(queries, y.shape[1])):
-            alone = to_float64(method.predictive(q, batch.query.x[:, point : point + 1]))
-            difference = together.log_prob(y)[:, point].exp() - alone.log_prob(y[:, point : point + 1])[:, 0].exp()
+        for point in range(min(queries, batch.query.y.shape[1])):
+            difference = together[:, point : point + 1] - answers(_point(batch.query, point))
             worst = max(worst, float(difference.abs().max()))
     method.train(was_training)
     return worst <= tolerance

@@ -1,19 +1,20 @@
 """Records -> figures, as PNG and PDF.
 
-A figure shows one bench on one source of data, and the models that are best on validation. A method that was run in
-several configurations appears once for each, labelled with what differs; the seeds of a configuration are averaged.
+A figure shows what it is grouped by, most often one bench, on one source of data, and the models that are best on
+validation. A method that was run in several configurations appears once for each, labelled with what differs; the
+seeds of a configuration are averaged, or the first of them is shown and named.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import textwrap
+import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import seaborn  # type: ignore[import-untyped]
@@ -22,57 +23,26 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
+from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.errors import UserError
-from mlpip_bench.paired import mean_over_seeds
-from mlpip_bench.results import Record, Scores, facts, mean_ci95, write_atomically
+from mlpip_bench.paper_figures import posterior, reconstruction, samples, versatility, weights
+from mlpip_bench.plotting import (
+    COLOURS,
+    GREY,
+    MARKERS,
+    STYLE,
+    Run,
+    averaged,
+    configurations,
+    mean_ci95_over_seeds,
+    numbers,
+    wrapped,
+)
+from mlpip_bench.results import Record, write_atomically
 
-_STYLE = ("default", seaborn.axes_style("ticks"), {"font.size": 8, "axes.titlesize": 8, "pdf.fonttype": 42})
-_COLOURS = seaborn.color_palette("colorblind")
-_MARKERS = "osD^vP*X<>hpd8"  # beside the colours, which repeat after ten and are not all told apart in grey
 _DODGE = 4.0  # points between the lines of a steps figure, so that equal scores can be told apart,
 _MOST_DODGE = 20.0  # and between the first and the last, so that they keep beside their number of steps
-_GREY = "0.45"
 _COLUMNS = 5
-
-
-def _configurations(
-    records: Sequence[Record], metric: str, conditions: Collection[str] = ()
-) -> dict[str, list[Scores]]:
-    """Scores of a metric by what was run: the method, with all that tells its configurations apart.
-
-    Args:
-        records: of one bench and one source of data.
-        metric: its name.
-        conditions: names of the test conditions that the scores must have, and no others.
-    """
-    by_method: dict[str, list[tuple[dict[str, object], int, Scores]]] = defaultdict(list)
-    for record in sorted(records, key=lambda r: (r.method, r.seed, r.key)):
-        for score in record.scores:
-            if score.metric == metric and score.model == "best" and set(score.condition) == set(conditions):
-                by_method[record.method].append((facts(record, score), record.seed, score))
-    labelled: dict[str, list[tuple[int, Scores]]] = defaultdict(list)
-    for method, found in by_method.items():
-        names = sorted({name for known, *_ in found for name in known} - {"inductive"})  # norm tells it
-        differing = [name for name in names if len({str(known.get(name)) for known, *_ in found}) > 1]
-        for known, seed, score in found:
-            told = (f"{name.rpartition('.')[2].replace('_', ' ')} {known.get(name, 'unset')}" for name in differing)
-            labelled[", ".join([method, *told])].append((seed, score))
-    configurations = {}
-    for label, group in sorted(labelled.items()):
-        seeds = len({seed for seed, _ in group})
-        shown = label if seeds == 1 else f"{label}, mean of {seeds} seeds"
-        configurations[textwrap.fill(shown, 30)] = [score for _, score in group]
-    return configurations
-
-
-def _mean_ci95(seeds: Sequence[Scores]) -> tuple[float, float]:
-    """Mean and 95 % half-width over tasks of the mean over seeds, which share their test tasks; as in the tables."""
-    return mean_ci95(mean_over_seeds([seed.per_task for seed in seeds]))
-
-
-def _title(what: str, records: Sequence[Record]) -> str:
-    stand_in = records[0].data["source"] == "procedural"
-    return f"{what} on {records[0].bench}" + (", stand-in data" if stand_in else "")
 
 
 # ---------------------------------------------------------------------------------------------------- reliability
@@ -82,25 +52,26 @@ def reliability(records: Sequence[Record]) -> Figure | None:
     """Accuracy against confidence in bins of the top predictive probability, a panel a configuration.
 
     Args:
-        records: of one bench and one source of data.
+        records: of one bench and one data set.
 
     Returns:
         The figure; ``None`` where no record has an expected calibration error.
     """
-    panels = _configurations(records, "ece")
+    panels = configurations(records, "ece", detail="count")
     if not panels:
         return None
     columns = min(len(panels), _COLUMNS)
     rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(1.9 * max(columns, 1.5) + 0.8, 2.75 * rows + 0.9), layout="compressed")
     grid = figure.subplots(2 * rows, columns, sharex=True, squeeze=False, height_ratios=[4, 1] * rows)
-    most = max(max(seed.detail["count"]) for seeds in panels.values() for seed in seeds)
-    for i, (label, seeds) in enumerate(panels.items()):
+    most = max(numbers(score, "count").max() for runs in panels.values() for _, score in runs)
+    for i, (label, runs) in enumerate(panels.items()):
         row, column = divmod(i, columns)
         diagram, counts = grid[2 * row, column], grid[2 * row + 1, column]
-        _reliability_panel(diagram, counts, seeds)
-        error, ci95 = _mean_ci95(seeds)
-        diagram.set_title(f"{label}\nECE {100 * error:.2f} ± {f'{100 * ci95:.2f}' if ci95 < math.inf else 'n/a'} %")
+        _reliability_panel(diagram, counts, runs)
+        error, ci95 = mean_ci95_over_seeds(runs)
+        within = f"{100 * ci95:.2f}" if ci95 < math.inf else "n/a"
+        diagram.set_title(f"{wrapped(averaged(label, runs))}\nECE {100 * error:.2f} ± {within} %")
         diagram.set(xlim=(0, 1), ylim=(-0.03, 1.03), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1), box_aspect=1)
         counts.set(yscale="log", ylim=(0.5, 2 * most), box_aspect=0.25)
         counts.minorticks_off()
@@ -115,37 +86,37 @@ def reliability(records: Sequence[Record]) -> Figure | None:
         row, column = divmod(i, columns)
         grid[2 * row, column].remove()
         grid[2 * row + 1, column].remove()
-    figure.suptitle(_title("Reliability", records))
+    figure.suptitle("Reliability")
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, 2), frameon=False)
     return figure
 
 
-def _reliability_panel(diagram: Axes, counts: Axes, seeds: Sequence[Scores]) -> None:
-    per_seed = np.array([seed.detail["count"] for seed in seeds])  # [seed, bin]
+def _reliability_panel(diagram: Axes, counts: Axes, runs: Sequence[Run]) -> None:
+    per_seed = np.array([numbers(score, "count") for _, score in runs])  # [seed, bin]
     total = per_seed.sum(0)
     shown = total > 0
 
     def mean(name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Over seeds, by queries; that of half-widths bounds the mean's half-width however the seeds depend."""
-        values = np.array([seed.detail[name] for seed in seeds])
+        values = np.array([numbers(score, name) for _, score in runs])
         weighted: np.ndarray[Any, np.dtype[np.float64]] = (values * per_seed).sum(0)[shown] / total[shown]
         return weighted
 
     confidence, accuracy, ci95 = mean("confidence"), mean("accuracy"), mean("accuracy_ci95")
     bars = np.stack([accuracy - (accuracy - ci95).clip(0), (accuracy + ci95).clip(max=1) - accuracy])
-    diagram.plot((0, 1), (0, 1), color=_GREY, linestyle="--", linewidth=1, label="perfect calibration")
+    diagram.plot((0, 1), (0, 1), color=GREY, linestyle="--", linewidth=1, label="perfect calibration")
     diagram.errorbar(
-        confidence, accuracy, bars, color=_COLOURS[0], marker="o", markersize=3, linewidth=1, elinewidth=0.8,
+        confidence, accuracy, bars, color=COLOURS[0], marker="o", markersize=3, linewidth=1, elinewidth=0.8,
         label="accuracy of a bin, bar: 95 % interval over tasks",
     )  # fmt: skip
     edges = np.linspace(0, 1, len(total) + 1)
     counts.bar(
         edges[:-1],
-        total / len(seeds),
+        total / len(runs),
         width=1 / len(total),
         align="edge",
-        color=_GREY,
+        color=GREY,
         edgecolor="white",
         linewidth=0.4,
     )
@@ -158,7 +129,7 @@ def steps(records: Sequence[Record]) -> Figure | None:
     """Accuracy and negative log-likelihood against the number of adaptation steps, a line a configuration.
 
     Args:
-        records: of one bench and one source of data.
+        records: of one bench and one data set.
 
     Returns:
         The figure; ``None`` where no record has scores by number of steps.
@@ -166,7 +137,7 @@ def steps(records: Sequence[Record]) -> Figure | None:
     panels = {
         label: found
         for metric, label in (("accuracy", "accuracy (%)"), ("nll", "negative log-likelihood (nats per query)"))
-        if (found := _configurations(records, metric, ("steps",)))
+        if (found := configurations(records, metric, ("steps",)))
     }
     if not panels:
         return None
@@ -174,9 +145,9 @@ def steps(records: Sequence[Record]) -> Figure | None:
     (grid,) = figure.subplots(1, len(panels), squeeze=False)
     names = sorted({name for lines in panels.values() for name in lines})
     for axes, (ylabel, lines) in zip(grid, panels.items(), strict=True):
-        for label, scores in lines.items():
-            _steps_line(axes, scores, names.index(label), len(names), label)
-        most = max(s.condition["steps"] for scores in lines.values() for s in scores)
+        for label, runs in lines.items():
+            _steps_line(axes, runs, names.index(label), len(names), wrapped(averaged(label, runs)))
+        most = max(score.condition["steps"] for runs in lines.values() for _, score in runs)
         ticks = [0] + [m * 10**e for e in range(len(str(most))) for m in (1, 2, 5)]
         axes.set_xscale("symlog", linthresh=1, linscale=0.4)  # which has a place for 0 steps
         axes.set_xticks([t for t in ticks if t <= most], [str(t) for t in ticks if t <= most])
@@ -184,7 +155,7 @@ def steps(records: Sequence[Record]) -> Figure | None:
         axes.margins(x=0.12)
         axes.minorticks_off()
         seaborn.despine(ax=axes)
-    figure.suptitle(_title("Adaptation steps", records))
+    figure.suptitle("Adaptation steps")
     handles = dict(zip(*reversed(grid[0].get_legend_handles_labels()), strict=True))
     figure.legend(
         handles.values(),
@@ -196,16 +167,16 @@ def steps(records: Sequence[Record]) -> Figure | None:
     return figure
 
 
-def _steps_line(axes: Axes, scores: Sequence[Scores], index: int, lines: int, label: str) -> None:
-    by_steps: dict[float, list[Scores]] = defaultdict(list)
-    for score in scores:
-        by_steps[float(score.condition["steps"])].append(score)
+def _steps_line(axes: Axes, runs: Sequence[Run], index: int, lines: int, label: str) -> None:
+    by_steps: dict[float, list[Run]] = defaultdict(list)
+    for run in runs:
+        by_steps[float(run[1].condition["steps"])].append(run)
     x = sorted(by_steps)
-    scale = 100 if scores[0].unit == "fraction" else 1
-    mean, ci95 = scale * np.array([_mean_ci95(by_steps[n]) for n in x]).T
+    scale = 100 if runs[0][1].unit == "fraction" else 1
+    mean, ci95 = scale * np.array([mean_ci95_over_seeds(by_steps[n]) for n in x]).T
     line, caps, bars = axes.errorbar(
-        x, mean, np.where(np.isfinite(ci95), ci95, 0), label=label, color=_COLOURS[index % len(_COLOURS)],
-        marker=_MARKERS[index % len(_MARKERS)], linestyle="--" if index // len(_COLOURS) % 2 else "-",
+        x, mean, np.where(np.isfinite(ci95), ci95, 0), label=label, color=COLOURS[index % len(COLOURS)],
+        marker=MARKERS[index % len(MARKERS)], linestyle="--" if index // len(COLOURS) % 2 else "-",
         markersize=4, markerfacecolor="none", linewidth=1, capsize=1.5,
     )  # fmt: skip
     points = min(_DODGE, _MOST_DODGE / max(lines - 1, 1)) * (index - (lines - 1) / 2)
@@ -216,10 +187,68 @@ def _steps_line(axes: Axes, scores: Sequence[Scores], index: int, lines: int, la
 
 # -------------------------------------------------------------------------------------------------------- writing
 
-FIGURES: Mapping[str, Callable[[Sequence[Record]], Figure | None]] = MappingProxyType(
-    {"reliability": reliability, "steps": steps}
+
+class FigureKind(NamedTuple):
+    """A kind of figure.
+
+    Attributes:
+        draw: takes the records of one group and one data set, and gives ``None`` where they have nothing to show.
+        by: the group of a record, as parts of the file's name; the first is what the title names.
+    """
+
+    draw: Callable[[Sequence[Record]], Figure | None]
+    by: Callable[[Record], tuple[str, ...]]
+
+
+def _bench(record: Record) -> tuple[str, ...]:
+    return (record.bench,)
+
+
+def _bench_and_method(record: Record) -> tuple[str, ...]:
+    return record.bench, record.method
+
+
+def _benches(record: Record) -> tuple[str, ...]:
+    """All benches of a data set, whose names begin with it."""
+    return (re.split(r"\d", record.bench)[0],)
+
+
+FIGURES: Mapping[str, FigureKind] = MappingProxyType(
+    {
+        "reliability": FigureKind(reliability, _bench),
+        "steps": FigureKind(steps, _bench),
+        "posterior": FigureKind(posterior, _bench),
+        "samples": FigureKind(samples, _benches),
+        "versatility": FigureKind(versatility, _benches),
+        "weights": FigureKind(weights, _bench_and_method),
+        "reconstruction": FigureKind(reconstruction, _bench),
+    }
 )
-"""Each takes the records of one bench and source, and gives ``None`` where they have nothing to show."""
+
+_SEVERAL_SOURCES = ("views",)  # their files name the data set whatever other records there are
+
+
+def draw_figures(records: Sequence[Record]) -> Iterator[tuple[str, Figure]]:
+    """Name and figure of all that the records can show.
+
+    Data sets are apart, and named where a bench has records of several or may have.
+    """
+    names: dict[tuple[str, bool], set[str]] = defaultdict(set)
+    for record in records:
+        names[_benches(record)[0], record.data["source"] in STAND_INS].add(record.data.get("name", ""))
+    for name, (draw, by) in FIGURES.items():
+        groups: dict[tuple[tuple[str, ...], bool, str], list[Record]] = defaultdict(list)
+        for record in records:
+            groups[by(record), record.data["source"] in STAND_INS, record.data.get("name", "")].append(record)
+        for (parts, stand_in, data), group in sorted(groups.items()):
+            figure = draw(group)
+            if figure is None:
+                continue
+            family = _benches(group[0])[0]
+            named = len(names[family, stand_in]) > 1 or family in _SEVERAL_SOURCES
+            shown_on = parts[0] + (f" ({data})" if named else "") + (", stand-in data" if stand_in else "")
+            figure.suptitle(f"{figure.get_suptitle()} on {shown_on}")
+            yield "-".join([name, *parts, *([data] if named else []), *(["stand-in"] if stand_in else [])]), figure
 
 
 def write_figures(records: Sequence[Record], results: Path) -> list[Path]:
@@ -233,27 +262,19 @@ def write_figures(records: Sequence[Record], results: Path) -> list[Path]:
     Raises:
         UserError: no record has anything to show, or a file cannot be written.
     """
-    groups: dict[tuple[str, bool], list[Record]] = defaultdict(list)
-    for record in records:
-        groups[record.bench, record.data["source"] == "procedural"].append(record)
     written = []
-    with style.context(_STYLE):
-        for name, draw in FIGURES.items():
-            for (bench, stand_in), group in sorted(groups.items()):
-                figure = draw(group)
-                if figure is None:
-                    continue
-                stem = f"{name}-{bench}" + ("-stand-in" if stand_in else "")
-                for suffix, options in (("png", {"dpi": 200}), ("pdf", {"metadata": {"CreationDate": None}})):
-                    content = io.BytesIO()
-                    figure.savefig(content, format=suffix, **options)
-                    path = results / "figures" / f"{stem}.{suffix}"
-                    write_atomically(path, content.getvalue())
-                    written.append(path)
+    with style.context(STYLE):
+        for stem, figure in draw_figures(records):
+            for suffix, options in (("png", {"dpi": 200}), ("pdf", {"metadata": {"CreationDate": None}})):
+                content = io.BytesIO()
+                figure.savefig(content, format=suffix, **options)
+                path = results / "figures" / f"{stem}.{suffix}"
+                write_atomically(path, content.getvalue())
+                written.append(path)
     if not written:
         raise UserError(
-            f"figures are made from records of calibration or of adaptation steps; there are none below "
-            f"{results / 'records'}. Make some first, for example with "
+            "figures are made from records of calibration, steps, posterior, versatility, context or reconstruction; "
+            f"there are none below {results / 'records'}. Make some first, for example with "
             "`python -m mlpip_bench run --methods versa,maml --bench mini5w5s --protocols calibration`."
         )
     return written

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,11 @@ from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
 from mlpip_bench.api import TaskKind
-from mlpip_bench.results import mean_ci95
+from mlpip_bench.results import Better, mean_ci95
+
+
+def _no_score(predictive: Distribution, y: Tensor) -> Tensor:  # noqa: ARG001
+    raise TypeError("this metric is no function of a predictive and its targets")
 
 
 @dataclass(frozen=True)
@@ -25,13 +29,14 @@ class Metric:
         name: lower case with underscores, as in the table's long form.
         unit: ``fraction``, ``nats per query``, ``seconds``, ...
         better: which way is good.
-        score: (predictive with batch shape ``(task, point)``, targets ``[task, point]``) -> ``[task]``.
+        score: (predictive with batch shape ``(task, point)``, targets ``[task, point]``) -> ``[task]``; left
+            out where a protocol computes the scores from something else.
     """
 
     name: str
     unit: str
-    better: Literal["higher", "lower"]
-    score: Callable[[Distribution, Tensor], Float[Tensor, " task"]]
+    better: Better
+    score: Callable[[Distribution, Tensor], Float[Tensor, " task"]] = _no_score
 
 
 def _accuracy(predictive: Distribution, y: Tensor) -> Tensor:
@@ -47,6 +52,21 @@ def _nll(predictive: Distribution, y: Tensor) -> Tensor:
 def _brier(predictive: Distribution, y: Tensor) -> Tensor:
     probs: Tensor = predictive.probs  # type: ignore[attr-defined]
     return (probs - one_hot(y, probs.shape[-1])).square().sum(-1).mean(-1)
+
+
+def _mse(predictive: Distribution, y: Tensor) -> Tensor:
+    return (predictive.mean - y).double().square().flatten(2).mean((1, 2))
+
+
+def _ssim(predictive: Distribution, y: Tensor, data_range: float) -> Tensor:
+    from skimage.metrics import structural_similarity  # here, since it takes a second to import
+
+    images, targets = (t.double().cpu().flatten(0, 1).numpy() for t in (predictive.mean, y))
+    scores = [
+        structural_similarity(image, target, data_range=data_range, channel_axis=0)
+        for image, target in zip(images, targets, strict=True)
+    ]
+    return torch.tensor(scores, dtype=torch.float64).view(y.shape[:2]).mean(-1)
 
 
 def _binned(predictive: Distribution, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -124,7 +144,17 @@ the mean over tasks is the pooled error, and the Student-t interval over tasks i
 held fixed. A perfectly calibrated model still scores a little above 0.
 """
 
+MSE = Metric("mse", "squared error per pixel", "lower", _mse)
+"""Squared error of the mean predicted image, pixels in [0, 1], averaged over pixels and a task's views."""
+
+SSIM = Metric("ssim", "index", "higher", functools.partial(_ssim, data_range=1.0))
+"""Structural similarity (Wang et al. 2004) of the mean predicted image, averaged over a task's views: scikit-image's,
+with a uniform window of 7x7 pixels and the data range 1 that pixels have."""
+
+SSIM_RANGE_2 = Metric("ssim_range_2", "index", "higher", functools.partial(_ssim, data_range=2.0))
+"""The same with a data range of 2, which the paper's code has and which makes it larger."""
+
 VALIDATION: Mapping[TaskKind, tuple[Metric, ...]] = MappingProxyType(
-    {"classification": (ACCURACY, NLL), "regression": (NLL,)}
+    {"classification": (ACCURACY, NLL), "regression": (NLL,), "reconstruction": (MSE,)}
 )
 """What validation measures; the first metric chooses the best model."""

@@ -32,6 +32,7 @@ class ExtractorSpec:
         channels: filters of each block.
         ceil_mode: whether pooling rounds sizes up (the paper's SAME) or down (VALID).
         dropout: probability of dropping an activation where a method trains with dropout.
+        last: outputs of a linear layer behind the blocks; None for no such layer.
     """
 
     image_shape: tuple[int, int, int]
@@ -39,10 +40,16 @@ class ExtractorSpec:
     channels: int = 64
     ceil_mode: bool = False
     dropout: float = 0.0
+    last: int | None = None
 
     @property
     def features(self) -> int:
         """Dimension of h(x); 256 for the paper's data sets."""
+        return self.last or self.flattened
+
+    @property
+    def flattened(self) -> int:
+        """Outputs of the last block; the inputs' dimension where there is none."""
         channels, height, width = self.image_shape
         for _ in range(self.blocks):
             height, width = (math.ceil(s / 2) if self.ceil_mode else s // 2 for s in (height, width))
@@ -94,6 +101,7 @@ class FeatureExtractor(nn.Module):
         self.blocks = nn.ModuleList(
             ConvBlock(width, spec, norm, spec.dropout if dropout else 0.0) for width in widths[:-1]
         )
+        self.last = nn.Identity() if spec.last is None else mlp(spec.flattened, spec.last)
 
     def forward(
         self,
@@ -121,7 +129,7 @@ class FeatureExtractor(nn.Module):
         for index, block in enumerate(self.blocks):
             x, own = block(x, None if support is None else support[index], track=track)
             moments.append(own)
-        return x.flatten(2), tuple(moments)
+        return self.last(x.flatten(2)), tuple(moments)
 
     def _task_by_task(self, x: Tensor, support: Statistics | None, track: bool) -> tuple[Tensor, Statistics]:
         outputs, per_task = [], []

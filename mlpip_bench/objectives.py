@@ -6,7 +6,6 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution, kl_divergence
 
-from mlpip_bench.distributions import MonteCarloMixture
 from mlpip_bench.tasks import Labelled
 
 
@@ -26,7 +25,7 @@ def mlpip_loss(predictive: Distribution, query: Labelled) -> Float[Tensor, ""]:
 
 
 def elbo(
-    conditional: MonteCarloMixture, data: Labelled, psi: Distribution, prior: Distribution, beta: float = 1.0
+    conditional: Distribution, data: Labelled, psi: Distribution, prior: Distribution, beta: float = 1.0
 ) -> Float[Tensor, " task"]:
     """Evidence lower bound of each task, the summand of the paper's Eq. for variational inference.
 
@@ -35,7 +34,8 @@ def elbo(
     smaller D is.
 
     Args:
-        conditional: its components are p(y | x, psi_l), batch shape ``[sample, task, point]``.
+        conditional: a :class:`~mlpip_bench.distributions.MonteCarloMixture`, whose components are
+            p(y | x, psi_l) with batch shape ``[sample, task, point]``.
         data: D.
         psi: q(psi | D) with batch shape ``[task, ...]``; its KL to the prior is taken in closed form.
         prior: p(psi).
@@ -44,5 +44,6 @@ def elbo(
     Returns:
         Nats per task.
     """
-    log_likelihood: Tensor = conditional.components.log_prob(data.y).mean(0).sum(-1)
+    components: Distribution = conditional.components  # type: ignore[attr-defined]
+    log_likelihood: Tensor = components.log_prob(data.y).mean(0).sum(-1)
     return log_likelihood - beta * kl_divergence(psi, prior).flatten(1).sum(-1)

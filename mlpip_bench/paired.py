@@ -48,8 +48,10 @@ def unpaired_ci95(a: Sequence[float], b: Sequence[float]) -> float:
     return math.hypot(mean_ci95(a)[1], mean_ci95(b)[1])
 
 
-def verdict(mean: float, ci95: float, better: Better) -> Literal["better", "worse", "unclear"]:
+def verdict(mean: float, ci95: float, better: Better) -> Literal["better", "worse", "differs", "unclear"]:
     """What a difference says of the first of the two; ``unclear`` while zero is not outside its interval."""
     if not abs(mean) > ci95:  # so that a mean that is not a number is unclear, too
         return "unclear"
+    if better == "neither":
+        return "differs"
     return "better" if (mean > 0) == (better == "higher") else "worse"

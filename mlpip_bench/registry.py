@@ -85,6 +85,8 @@ def method_faults(plugin: Any) -> list[str]:
     kinds = get_args(TaskKind)
     if not (isinstance(plugin.handles, tuple) and plugin.handles and set(plugin.handles) <= set(kinds)):
         faults.append(f"must have in handles a tuple of some of {', '.join(kinds)}; got {plugin.handles!r}")
+    if not isinstance(plugin.default_for, tuple):
+        faults.append(f"must have in default_for a tuple of data sets; got {plugin.default_for!r}")
     settings: Any = plugin.Settings
     is_dataclass = isinstance(settings, type) and dataclasses.is_dataclass(settings)
     if not (is_dataclass and settings.__dataclass_params__.frozen):

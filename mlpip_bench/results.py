@@ -27,7 +27,7 @@ LARGEST_SEED = 2**63
 Json = Mapping[str, Any]
 
 _STRICT = ConfigDict(extra="forbid")
-Better: TypeAlias = Literal["higher", "lower"]
+Better: TypeAlias = Literal["higher", "lower", "neither"]
 Model: TypeAlias = Literal["best", "last"]
 
 
@@ -38,13 +38,13 @@ class Scores:
     Attributes:
         metric: name of the metric.
         unit: its unit.
-        better: ``higher`` or ``lower``.
+        better: ``higher``, ``lower``, or ``neither`` where a number has a right value or only tells.
         way, shot, queries: the test condition; queries are per class.
         model: ``best`` (on validation) or ``last`` (of training).
         per_task: one score a test task, in the order of the bench's fixed task stream.
         condition: what else of the test condition differs from the bench's own, by name; for example
             ``{"asked": "one at a time"}`` or ``{"steps": 10}``. Scores of unlike conditions never mix.
-        detail: numbers that a figure of the metric needs beyond the scores, by name.
+        detail: what a figure of the metric needs beyond the scores, by name: numbers, or a PNG file in base64.
     """
 
     __pydantic_config__: ClassVar = _STRICT
@@ -58,7 +58,7 @@ class Scores:
     model: Model
     per_task: tuple[float, ...]
     condition: Mapping[str, str | int | float] = field(default_factory=dict)
-    detail: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    detail: Mapping[str, tuple[float, ...] | str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.per_task or not all(math.isfinite(s) for s in self.per_task):

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
-import itertools
 import json
+import logging
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 
 import mlpip_bench
 from mlpip_bench import registry, results
-from mlpip_bench.api import EvalProtocol, Method, Problem, Resolved, TaskKind, TrainingPlan, resolve
+from mlpip_bench.api import EvalProtocol, Method, Problem, Resolved, TrainingPlan, resolve
 from mlpip_bench.benches import PRESETS, TEST_QUERIES, BenchSpec, parse_bench
-from mlpip_bench.datasets.base import ImageDataset
 from mlpip_bench.datasets.catalog import DataOptions, SourceChoice, load
-from mlpip_bench.datasets.linear_gaussian import LinearGaussian, LinearGaussianStream
+from mlpip_bench.datasets.linear_gaussian import LinearGaussian
 from mlpip_bench.device import environment, keep_freed_memory, resolve_device
 from mlpip_bench.errors import CellError, UserError, one_line, unknown_name
 from mlpip_bench.evaluate import Evaluation, is_inductive
@@ -29,11 +29,14 @@ from mlpip_bench.metrics import VALIDATION
 from mlpip_bench.normalization import NORM_MODES, NormMode
 from mlpip_bench.progress import Reporter
 from mlpip_bench.results import Record, Scores
-from mlpip_bench.tasks import ImagePool, Stream, TaskStream, seed_from
+from mlpip_bench.streams import Angles, TaskSource, angle_coordinates, fitted, queries_at_test, task_streams
+from mlpip_bench.tasks import Stream, seed_from
 from mlpip_bench.train import State, TrainingState, load_checkpoint, train
 
 Overwrite = Literal["never", "failed", "always"]
 DEFAULT_NORM: NormMode = "metabn"
+
+_log = logging.getLogger("mlpip_bench")
 
 
 @dataclass(frozen=True)
@@ -41,14 +44,16 @@ class RunConfig:
     """What a user asks for.
 
     Attributes:
-        methods, benches: names.
-        protocols: names; each is measured where it applies.
+        methods: names; none for the methods that enter a bench by default.
+        benches: names.
+        protocols: names, each of which is measured where it applies; none for those that are measured by default.
         seeds: training seeds.
         norms: normalisation modes; all methods are run in each.
         preset: budget.
         queries: queries per class at test.
         overrides: fields of plan or settings, for all methods (key ``"*"``) or by method.
         source, data_root, data: where images come from.
+        angles: how the angle of a view is given.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         overwrite: which cells run again: none, failed ones, or all.
         results: folder of records, tables and checkpoints.
@@ -56,7 +61,7 @@ class RunConfig:
 
     methods: tuple[str, ...]
     benches: tuple[str, ...]
-    protocols: tuple[str, ...] = ("accuracy", "nll")
+    protocols: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (0,)
     norms: tuple[NormMode, ...] = (DEFAULT_NORM,)
     preset: str = "quick"
@@ -65,6 +70,7 @@ class RunConfig:
     source: SourceChoice = "auto"
     data_root: Path | None = None
     data: DataOptions = field(default_factory=DataOptions)
+    angles: Angles = "sincos"
     device: str = "auto"
     overwrite: Overwrite = "failed"
     results: Path = Path("results")
@@ -91,7 +97,7 @@ class Cell:
     preset: str
     queries: int
     protocols: tuple[str, ...]
-    dataset: ImageDataset | LinearGaussian
+    dataset: TaskSource
     device: torch.device
 
     @property
@@ -159,8 +165,8 @@ class Summary:
     failed: tuple[tuple[str, str], ...]
 
 
-def plan_cells(config: RunConfig) -> list[Cell]:
-    """Resolve and check everything that was asked for, before any work starts.
+def plan_cells(config: RunConfig, reporter: Reporter | None = None) -> list[Cell]:
+    """Resolve and check everything that was asked for, before any work starts; reads the data.
 
     Raises:
         UserError: an unknown name or value, data that is missing or broken, tasks that the data
@@ -171,13 +177,12 @@ def plan_cells(config: RunConfig) -> list[Cell]:
         ("preset", config.preset, PRESETS),
         ("overwrite", config.overwrite, get_args(Overwrite)),
         ("source", config.source, get_args(SourceChoice)),
+        ("angles", config.angles, get_args(Angles)),
     ):
         if value not in known:
             raise unknown_name(kind, value, known)
     for kind, values in (
-        ("method", config.methods),
         ("bench", config.benches),
-        ("protocol", config.protocols),
         ("norm", config.norms),
         ("seed", config.seeds),
     ):
@@ -188,40 +193,48 @@ def plan_cells(config: RunConfig) -> list[Cell]:
     if config.queries < 1:
         raise UserError(f"--queries must be at least 1; got {config.queries}.")
     device = resolve_device(config.device)
-    plugins = {name: registry.method(name) for name in config.methods}
-    protocols = {name: registry.protocol(name)() for name in config.protocols}
+    benches = [parse_bench(name) for name in config.benches]
+    entered = {bench: config.methods or _entering(bench) for bench in benches}
+    plugins = {name: registry.method(name) for names in entered.values() for name in names}
+    protocols = {
+        name: registry.protocol(name)()
+        for name in config.protocols or _those(registry.protocol_names(), registry.protocol, _is_default)
+    }
     for name in set(config.overrides) - {"*"} - set(plugins):
         if name not in (installed := registry.method_names()):
             raise unknown_name("method in --set", name, installed)
         raise UserError(f"--set names a method of the run; {name!r} is not among --methods {','.join(plugins)}.")
-    benches = [parse_bench(name) for name in config.benches]
-    for bench, (name, plugin) in itertools.product(benches, plugins.items()):
-        if bench.data.kind not in plugin.handles:
-            able = [other for other in registry.method_names() if _handles(other, bench.data.kind)]
+    pairs = [(bench, name) for bench in benches for name in entered[bench]]
+    for bench, name in pairs:
+        kind = bench.data.kind
+        if kind not in plugins[name].handles:
+            able = _those(registry.method_names(), registry.method, lambda other: kind in other.handles)  # noqa: B023
             raise UserError(
-                f"a method must handle a bench's kind of task; {bench.name} is {bench.data.kind} and {name} handles "
-                f"{' and '.join(plugin.handles)}. Methods for {bench.name}: {', '.join(able)}."
+                f"a method must handle a bench's kind of task; {bench.name} is {kind} and {name} handles "
+                f"{' and '.join(plugins[name].handles)}. Methods for {bench.name}: {', '.join(able)}."
             )
-    resolved = {(bench, name): _resolve(config, bench, name, plugins[name]) for bench in benches for name in plugins}
-    datasets = {name: _load(bench, config) for name, bench in {bench.dataset: bench for bench in benches}.items()}
+    resolved = {(bench, name): _resolve(config, bench, name, plugins[name]) for bench, name in pairs}
+    datasets = {
+        name: _load(bench, config, reporter) for name, bench in {bench.dataset: bench for bench in benches}.items()
+    }
     cells = [
         Cell(
             bench=bench,
             method=name,
             seed=seed,
-            plan=resolved[bench, name].plan,
+            plan=fitted(resolved[bench, name].plan, bench, datasets[bench.dataset]),
             settings=resolved[bench, name].settings,
             norm=norm,
             preset=config.preset,
-            queries=config.queries,
-            protocols=_applicable(protocols, bench, resolved[bench, name].settings),
+            queries=queries_at_test(bench, config.queries),
+            protocols=_applicable(protocols, bench, plugins[name], resolved[bench, name].settings),
             dataset=datasets[bench.dataset],
             device=device,
         )
         for bench in benches
         for norm in config.norms
         for seed in config.seeds
-        for name in plugins
+        for name in entered[bench]
     ]
     if not any(cell.protocols for cell in cells):
         kinds = sorted({bench.data.kind for bench in benches})
@@ -234,24 +247,50 @@ def plan_cells(config: RunConfig) -> list[Cell]:
     return cells
 
 
-def _handles(name: str, kind: TaskKind) -> bool:
-    try:
-        return kind in registry.method(name).handles
-    except UserError:  # somebody's broken plugin is no help here
-        return False
+_Plugin = TypeVar("_Plugin")
 
 
-def _load(bench: BenchSpec, config: RunConfig) -> ImageDataset | LinearGaussian:
-    if bench.data.noise_std is not None:
+def _those(names: Iterable[str], load: Callable[[str], _Plugin], wanted: Callable[[_Plugin], bool]) -> list[str]:
+    """Names of the plugins that are wanted; somebody's broken plugin is none of them."""
+    found = []
+    for name in names:
+        with contextlib.suppress(UserError):
+            if wanted(load(name)):
+                found.append(name)
+    return found
+
+
+def _entering(bench: BenchSpec) -> list[str]:
+    """Methods that enter a bench where none is named."""
+    found = _those(registry.method_names(), registry.method, lambda method: bench.dataset in method.default_for)
+    if not found:
+        raise UserError(f"no installed method enters {bench.name} by default; name some with --methods.")
+    return found
+
+
+def _is_default(protocol: type[EvalProtocol]) -> bool:
+    return protocol.default
+
+
+def _load(bench: BenchSpec, config: RunConfig, reporter: Reporter | None) -> TaskSource:
+    if bench.data.kind == "regression" and bench.data.noise_std is not None:
         return LinearGaussian(bench.data.extractor.features, bench.data.noise_std)
-    return load(bench.dataset, source=config.source, data_root=config.data_root, options=config.data)
+    dataset = load(
+        bench.dataset, source=config.source, data_root=config.data_root, options=config.data, reporter=reporter
+    )
+    if bench.data.kind == "reconstruction":
+        return dataclasses.replace(dataset, options={**dataset.options, "angles": config.angles})
+    return dataset
 
 
-def _applicable(protocols: Mapping[str, EvalProtocol], bench: BenchSpec, settings: Any) -> tuple[str, ...]:
+def _applicable(
+    protocols: Mapping[str, EvalProtocol], bench: BenchSpec, plugin: type[Method[Any]], settings: Any
+) -> tuple[str, ...]:
     found = []
     for name, protocol in protocols.items():
         try:
-            if bench.data.kind in protocol.handles and protocol.applies(settings):
+            of_bench = bench.data.kind in protocol.handles and bench.dataset in (protocol.datasets or (bench.dataset,))
+            if of_bench and protocol.applies(plugin, settings):
                 found.append(name)
         except Exception as error:  # whatever somebody's plugin raises
             raise UserError(f"protocol {name!r} cannot say whether it applies: {one_line(error)}.") from error
@@ -264,38 +303,22 @@ def _resolve(config: RunConfig, bench: BenchSpec, name: str, plugin: type[Method
     return resolve(plugin, name, default, config.preset, (bench.dataset, bench.name), overrides)
 
 
-def task_streams(cell: Cell, device: torch.device) -> dict[str, Stream]:
-    """The three task streams of a cell; no seed of theirs names the method.
-
-    Validation and test tasks are the same for all training seeds too, so seeds can be compared task by task.
-    """
-    bench = cell.bench
-    shapes = {split: bench.task_shape(queries) for split, queries in _queries(cell).items()}
-    seeds: dict[str, tuple[str | int, ...]] = {split: (bench.name, split) for split in shapes}
-    seeds["train"] += (cell.seed,)
-    if isinstance(cell.dataset, LinearGaussian):
-        return {s: LinearGaussianStream(cell.dataset, shapes[s], device, *seeds[s]) for s in shapes}
-    splits = cell.dataset.splits
-    # Validation never stands in the way of a bench: its way shrinks to what its classes allow.
-    way = min(bench.way, splits["validation"].num_classes)
-    shapes["validation"] = dataclasses.replace(shapes["validation"], way=way)
-    return {s: TaskStream(ImagePool(splits[s], device), shapes[s], *seeds[s], split=s) for s in shapes}
-
-
-def _queries(cell: Cell) -> dict[str, int]:
-    """Queries per class of each split; in validation as many as the poorest class allows, at most 15."""
-    validation = TEST_QUERIES
-    if isinstance(cell.dataset, ImageDataset):
-        spare = int(cell.dataset.splits["validation"].counts.min()) - cell.bench.shot
-        validation = max(1, min(validation, spare))
-    return {"train": cell.plan.train_queries, "validation": validation, "test": cell.queries}
+def streams_of(cell: Cell, device: torch.device) -> dict[str, Stream]:
+    """The task streams of a cell by split."""
+    return task_streams(cell.bench, cell.dataset, cell.plan, queries=cell.queries, seed=cell.seed, device=device)
 
 
 def _check(cell: Cell, folder: Path) -> None:
-    task_streams(cell, torch.device("cpu"))
+    streams_of(cell, torch.device("cpu"))
     checkpoint = cell.path(folder / "checkpoints", ".pt")
     if checkpoint.exists():
         load_checkpoint(checkpoint)
+    try:
+        build_method(cell)
+    except UserError:
+        raise
+    except (Exception, SystemExit):  # a plugin's fault, which fails its cell and no other
+        _log.debug("%s cannot be built", cell.title, exc_info=True)
 
 
 def run(cells: Sequence[Cell], config: RunConfig, reporter: Reporter) -> Summary:
@@ -347,7 +370,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def _run_cell(cell: Cell, protocols: Sequence[str], config: RunConfig, reporter: Reporter) -> Iterator[Record]:
-    streams = task_streams(cell, cell.device)
+    streams = streams_of(cell, cell.device)
     method = build_method(cell)
     checkpoint = cell.path(config.results / "checkpoints", ".pt")
     start = load_checkpoint(checkpoint).iteration if checkpoint.exists() else 0
@@ -405,8 +428,9 @@ def _message(error: BaseException) -> str:
 def build_method(cell: Cell) -> Method[Any]:
     """A cell's method with its seeded initial parameters, on its device."""
     plugin = registry.method(cell.method)
-    data = cell.bench.data
-    problem = Problem(data.extractor, cell.norm, cell.bench.way, data.noise_std)
+    bench = cell.bench
+    inputs = angle_coordinates(cell.dataset)
+    problem = Problem(bench.extractor, cell.norm, bench.way, bench.data.kind, bench.data.noise_std, inputs)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_from("initialisation", cell.seed))
         return plugin(problem, cell.settings).to(cell.device)

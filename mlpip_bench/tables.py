@@ -23,6 +23,7 @@ from typing import TypeAlias, TypeVar
 import pandas as pd
 
 from mlpip_bench import published as published_data
+from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.errors import UserError, unknown_name
 from mlpip_bench.paired import mean_over_seeds, paired_difference, unpaired_ci95, verdict
 from mlpip_bench.published import Published
@@ -42,11 +43,10 @@ _ROW_FACTS = ("method", "norm", "inductive", "queries", "preset", "source", "dev
 _OWN_COLUMN = {*_ROW_FACTS, "iterations", "test_tasks", "way", "shot"}
 """Facts that a column or the bench's name shows, so that settings and notes leave them out."""
 
-_FAMILIES = ("omni", "tiny", "mini", "linear")
+_FAMILIES = ("omni", "tiny", "mini", "toy", "context", "views", "linear")
 _UNIT_LABELS = {"fraction": "%"}
 _STAND_IN = (
-    "stand-in: measured on procedural data made in place of the real data set; "
-    "not comparable with real or published results."
+    "stand-in: measured on data that stand in for the real data set; not comparable with real or published results."
 )
 _NO_INTERVAL = "n/a: one test task has no interval."
 _PUBLISHED_UNITS = {"accuracy": "fraction", "nll": "nats per query"}
@@ -196,7 +196,8 @@ def _entries(records: Iterable[Record]) -> list[_Entry]:
 def _entry(record: Record, score: Scores) -> _Entry:
     known = facts(record, score) | {"record": record.key[:12]}
     bench = record.bench
-    if (record.config.get("way"), record.config.get("shot")) != (score.way, score.shot):
+    of_bench = (record.config.get("way"), record.config.get("shot")) == (score.way, score.shot)
+    if not of_bench and "way" not in score.condition:
         bench += f" at {score.way}w{score.shot}s"
     column = ", ".join([bench, *(f"{name} {_text(value)}" for name, value in sorted(score.condition.items()))])
     return _Entry(record, score, bench, column, {name: _text(value) for name, value in known.items()})
@@ -251,7 +252,8 @@ def _wide_table(metric: str, entries: Sequence[_Entry], quoted: Sequence[Publish
 
 def _qualities(unit: str, better: Better, model: Model) -> str:
     trained = "last iteration of training" if model == "last" else "best on validation"
-    return f"{_UNIT_LABELS.get(unit, unit)}, {better} is better; model: {trained}"
+    direction = "" if better == "neither" else f", {better} is better"
+    return f"{_UNIT_LABELS.get(unit, unit)}{direction}; model: {trained}"
 
 
 def _common(entries: Iterable[_Entry]) -> set[tuple[str, str]]:
@@ -326,7 +328,7 @@ def _own_row(entries: Sequence[_Entry], telling: set[str], common: set[str], uni
 
 
 def _mark(source: str) -> str:
-    return " (stand-in)" if source == "procedural" else ""
+    return " (stand-in)" if source in STAND_INS else ""
 
 
 def _bare(name: str) -> str:
@@ -394,6 +396,8 @@ def _published_cell(quoted: Published) -> Cell:
 
 def _bold(rows: Sequence[Row], better: Better, group: Callable[[Row], str]) -> list[Row]:
     """Mark, in each column and group of rows, the best mean and all whose intervals overlap with the best's."""
+    if better == "neither":
+        return list(rows)
     sign = 1 if better == "higher" else -1
     bold: dict[int, set[str]] = defaultdict(set)
     for members in _group(range(len(rows)), lambda i: group(rows[i])).values():
@@ -444,7 +448,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """``better``, ``worse`` or ``unclear``, on the first."""
+        """``better``, ``worse``, ``differs`` where neither is better, or ``unclear``, on the first."""
         return verdict(self.mean, self.ci95, self.better)
 
 

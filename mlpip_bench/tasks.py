@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,12 +35,12 @@ class Labelled:
     Attributes:
         x: inputs ``[task, point, ...]``.
         y: targets ``[task, point]``; class indices ``0 .. way-1`` where the task is classification,
-            real numbers in regression.
-        way: number of classes of each task; 1 in regression.
+            real numbers in regression, images ``[task, point, channel, height, width]`` in reconstruction.
+        way: number of classes of each task; 1 where there are none.
     """
 
     x: Float[Tensor, "task point ..."]
-    y: Int[Tensor, "task point"] | Float[Tensor, "task point"]
+    y: Int[Tensor, "task point"] | Float[Tensor, "task point ..."]
     way: int
 
     @property
@@ -80,13 +80,22 @@ class TaskBatch:
         x, y = (torch.cat([getattr(self.support, name), getattr(self.query, name)], 1) for name in ("x", "y"))
         return Labelled(x, y, self.support.way)
 
+    @staticmethod
+    def cat(batches: Sequence[TaskBatch]) -> TaskBatch:
+        """The tasks of several batches of one shape."""
+
+        def joined(parts: Sequence[Labelled]) -> Labelled:
+            return Labelled(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]), parts[0].way)
+
+        return TaskBatch(joined([b.support for b in batches]), joined([b.query for b in batches]))
+
 
 @dataclass(frozen=True)
 class TaskShape:
     """Way, shots and queries of a task.
 
     Attributes:
-        way: classes of a task; 1 in regression.
+        way: classes of a task; 1 where there are none.
         shots: support points per class: one number, or one per class of a task.
         queries: query points per class.
     """
@@ -165,10 +174,7 @@ class ImagePool:
         classes = keys.topk(shape.way).indices
         shots = torch.tensor(shape.shots_per_class)
         most = int(shots.max())
-        counts = self.counts[classes]
-        keys = torch.from_numpy(rng.random((tasks, shape.way, int(self.counts.max()))))
-        keys[torch.arange(keys.shape[-1]) >= counts.unsqueeze(-1)] = -1.0  # beyond the class's images
-        instances = keys.topk(most + shape.queries).indices + self.starts[classes].unsqueeze(-1)
+        instances = self.draw_images(classes, most + shape.queries, rng)
         in_support = torch.arange(most) < shots.unsqueeze(-1)
         return TaskIndices(
             classes=classes,
@@ -178,15 +184,28 @@ class ImagePool:
             query_y=torch.arange(shape.way).repeat_interleave(shape.queries),
         )
 
+    def draw_images(
+        self, classes: Int[Tensor, "task way"], images: int, rng: np.random.Generator
+    ) -> Int[Tensor, "task way image"]:
+        """Indices of so many images of each class, without replacement."""
+        keys = torch.from_numpy(rng.random((*classes.shape, int(self.counts.max()))))
+        keys[torch.arange(keys.shape[-1]) >= self.counts[classes].unsqueeze(-1)] = -1.0  # beyond the class's images
+        return keys.topk(images).indices + self.starts[classes].unsqueeze(-1)
+
+    def gather_images(self, index: Int[Tensor, "task point"]) -> Float[Tensor, "task point channel height width"]:
+        """Images as float32 in [0, 1]."""
+        return self.images[index.to(self.device)].to(torch.float32).div_(255)
+
+    def labelled(self, index: Int[Tensor, "task point"], y: Int[Tensor, " point"], way: int) -> Labelled:
+        """Images with their labels, which are the same for every task."""
+        return Labelled(self.gather_images(index), y.to(self.device).expand(index.shape), way)
+
     def gather(self, indices: TaskIndices) -> TaskBatch:
-        """Cut tasks out of the pool; images as float32 in [0, 1]."""
+        """Cut tasks out of the pool."""
         way = indices.classes.shape[1]
-
-        def labelled(index: Tensor, y: Tensor) -> Labelled:
-            x = self.images[index.to(self.device)].to(torch.float32).div_(255)
-            return Labelled(x, y.to(self.device).expand(index.shape), way)
-
-        return TaskBatch(labelled(indices.support, indices.support_y), labelled(indices.query, indices.query_y))
+        return TaskBatch(
+            self.labelled(indices.support, indices.support_y, way), self.labelled(indices.query, indices.query_y, way)
+        )
 
 
 class Stream(Protocol):
@@ -231,6 +250,14 @@ class TaskStream:
         self.seed = seed
         self.device = pool.device
         self._block = functools.lru_cache(maxsize=2)(self._draw_block)
+
+    def reshaped(self, shape: TaskShape, *seed: str | int) -> TaskStream:
+        """Another stream of tasks out of the same pool."""
+        return TaskStream(self.pool, shape, *seed, split="test")
+
+    def classes(self, first: int, tasks: int) -> Int[Tensor, "task way"]:
+        """Class of each label."""
+        return self.indices(first, tasks).classes
 
     def _draw_block(self, block: int) -> TaskIndices:
         return self.pool.draw(self.shape, BLOCK, block_generator(self.seed, block))

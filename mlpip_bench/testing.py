@@ -96,7 +96,7 @@ class Case:
 
     @property
     def norms(self) -> tuple[NormMode, ...]:
-        """Modes worth trying; in regression the features are the inputs, and nothing is normalised."""
+        """Modes worth trying; without classes nothing is normalised."""
         return NORM_MODES if self.kind == "classification" else ("layer",)
 
     def method(self, norm: NormMode = "metabn", *, eval_samples: int | None = None, most_steps: int = 5) -> Method[Any]:
@@ -107,9 +107,9 @@ class Case:
             eval_samples: what to set where the method has a setting of that name.
             most_steps: cap of all settings whose name ends in ``steps``: a few show what many would.
         """
-        extractor, noise_std = ExtractorSpec((1, 8, 8), blocks=2, channels=4, dropout=0.2), None
+        extractor = ExtractorSpec((1, 8, 8), blocks=2, channels=4, dropout=0.2)
         if self.kind == "regression":
-            extractor, noise_std = ExtractorSpec((3, 1, 1), blocks=0), _NOISE_STD
+            extractor = ExtractorSpec((3, 1, 1), blocks=0)
         settings = self.plugin.Settings()
         changes: dict[str, int] = {}
         for field in dataclasses.fields(settings):
@@ -120,8 +120,9 @@ class Case:
                 changes[field.name] = min(value, most_steps)
         settings = dataclasses.replace(settings, **changes)
         torch.manual_seed(0)
-        way = _WAY if self.kind == "classification" else 1
-        method = self.plugin(Problem(extractor, norm, way, noise_std), settings).double()
+        way, noise_std = (_WAY, None) if self.kind == "classification" else (1, _NOISE_STD)
+        inputs = 2 if self.kind == "reconstruction" else 0
+        method = self.plugin(Problem(extractor, norm, way, self.kind, noise_std, inputs), settings).double()
         with torch.no_grad():
             for parameter in _trained(method).values():
                 parameter.add_(0.1 * torch.randn_like(parameter))
@@ -132,7 +133,8 @@ class Case:
     def batch(self, *, tasks: int = 3, way: int = _WAY, shots: int = 2, queries: int = 2, seed: int = 0) -> TaskBatch:
         """Tasks with ``way * shots`` support points and ``way * queries`` queries, in float64.
 
-        Classes are images of noise that get brighter with the label; regression is linear with noise.
+        Classes are images of noise that get brighter with the label; regression is linear with noise; views are
+        images of noise at one of 36 angles.
         """
         generator = torch.Generator().manual_seed(seed)
         float64 = torch.float64
@@ -144,6 +146,10 @@ class Case:
                 y = torch.arange(way).repeat_interleave(per_class).expand(tasks, -1)
                 x = torch.rand(tasks, points, 1, 8, 8, generator=generator, dtype=float64)
                 return Labelled(x + 0.2 * y[..., None, None, None], y, way)
+            if self.kind == "reconstruction":
+                turn = torch.randint(36, (tasks, points), generator=generator) * (2 * math.pi / 36)
+                y = torch.rand(tasks, points, 1, 8, 8, generator=generator, dtype=float64)
+                return Labelled(torch.stack([turn.sin(), turn.cos()], -1).to(float64), y, 1)
             x = torch.randn(tasks, points, 3, generator=generator, dtype=float64)
             noise = torch.randn(tasks, points, generator=generator, dtype=float64)
             return Labelled(x[..., None, None], (x @ weights).squeeze(-1) + _NOISE_STD * noise, 1)
@@ -151,7 +157,7 @@ class Case:
         return TaskBatch(labelled(shots), labelled(queries))
 
     def densities(self, predictive: Distribution, query: Labelled, targets: Sequence[float] = _TARGETS) -> Tensor:
-        """Log-densities ``[task, point, target]``: at every class, or at some real numbers."""
+        """Log-densities ``[task, point, target]``: at every class, or at some real numbers, of all pixels alike."""
         values = range(query.way) if self.kind == "classification" else targets
         return torch.stack([predictive.log_prob(torch.full_like(query.y, value)) for value in values], -1)
 
@@ -165,9 +171,9 @@ class Case:
         predictive = method.predictive(q, query.x)
         if not isinstance(predictive, Distribution):
             raise _FailedError(f"predictive must return a torch Distribution; got a {type(predictive).__name__}")
-        if predictive.batch_shape != query.y.shape:
+        if predictive.batch_shape != query.y.shape[:2]:
             raise _FailedError(
-                f"predictive must have batch shape (task, point) = {tuple(query.y.shape)}; "
+                f"predictive must have batch shape (task, point) = {tuple(query.y.shape[:2])}; "
                 f"got {tuple(predictive.batch_shape)}"
             )
         log_density = self.densities(predictive, query)
@@ -466,7 +472,7 @@ def shapes(case: Case) -> None:
         to_float64(method.predictive(method.amortize(support), query.x))
 
 
-@_check()
+@_check("classification", "regression")
 def probabilities(case: Case) -> None:
     """The predictive is normalised: class probabilities sum to one, a density over the reals integrates to one."""
     method, batch = case.method(), case.batch()
@@ -596,11 +602,19 @@ def predictive_integrates(case: Case) -> None:
         q = method.amortize(batch.support)
         # Wide, so that the spread matters, and so that a variance is not taken for a standard deviation.
         q = dataclasses.replace(q, psi=_spread(q.psi, 4 * q.psi.mean, 4.0))
-        got = case.densities(method.predictive(q, batch.query.x), batch.query).exp()
+
+        def seen(of: Method[Any], q: Posterior[Any]) -> Tensor:
+            """Densities; images where those underflow."""
+            predictive = of.predictive(q, batch.query.x)
+            if case.kind == "reconstruction":
+                return predictive.mean.flatten(2)
+            return case.densities(predictive, batch.query).exp()
+
+        got = seen(method, q)
         draws = []
         for _ in range(400):
             at_a_draw = dataclasses.replace(q, psi=_spread(q.psi, q.psi.sample(), 1e-9))
-            draws.append(case.densities(plain.predictive(at_a_draw, batch.query.x), batch.query).exp())
+            draws.append(seen(plain, at_a_draw))
     std, expected = torch.std_mean(torch.stack(draws), 0)
     explained = 5 * std / math.sqrt(len(draws)) + _QUADRATURE
     worst = int(((got - expected).abs() / explained).argmax())

@@ -89,8 +89,8 @@ def train(
 
     An iteration is a function of the state before it and of its number alone: its tasks come from a
     fixed stream and its noise from a seed of its own. So a resumed run gives the numbers of an
-    uninterrupted one, on a CPU bit for bit. A method without parameters has nothing to train: it is
-    validated once.
+    uninterrupted one, on a CPU bit for bit. A method without parameters and buffers has nothing to train:
+    it is validated once.
 
     Args:
         method: on its device; holds the last state afterwards.
@@ -146,7 +146,7 @@ def train(
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()
-            state.iteration += 1 if parameters else plan.iterations
+            state.iteration += 1 if state.model else plan.iterations
             last = state.iteration == plan.iterations
             if last or state.iteration % plan.validate_every == 0:
                 _validate(state, method, validation, plan.validation_tasks, metrics, value)

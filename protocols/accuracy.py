@@ -13,6 +13,7 @@ class Accuracy(EvalProtocol):
 
     description = "share of queries classified right, by the argmax of the mean predictive probability"
     metrics = (ACCURACY,)
+    default = True
 
     def measure(self, evaluation: Evaluation) -> list[Scores]:
         """One accuracy a test task."""

@@ -14,6 +14,7 @@ class NegativeLogLikelihood(EvalProtocol):
     description = "negative log predictive density of the queries; guessing among classes costs log(way) nats"
     metrics = (NLL,)
     handles = ("classification", "regression")
+    default = True
 
     def measure(self, evaluation: Evaluation) -> list[Scores]:
         """One mean over queries a test task."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from mlpip_bench.api import EvalProtocol
+from mlpip_bench.api import EvalProtocol, Method
 from mlpip_bench.evaluate import Evaluation
 from mlpip_bench.metrics import ACCURACY, NLL, VALIDATION
 from mlpip_bench.results import Scores
@@ -24,7 +24,7 @@ class Steps(EvalProtocol):
     metrics = (ACCURACY, NLL)
     handles = ("classification", "regression")
 
-    def applies(self, settings: Any) -> bool:
+    def applies(self, plugin: type[Method[Any]], settings: Any) -> bool:  # noqa: ARG002
         """Methods that adapt by steps have the setting ``test_steps``."""
         return hasattr(settings, "test_steps")
 

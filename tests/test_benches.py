@@ -81,7 +81,7 @@ def test_a_users_setting_wins():
         ({"sample": 3}, "Did you mean 'samples'"),
         ({"samples": "many"}, "versa.samples must be a whole number"),
         ({"dropout": "False"}, "versa.dropout must be true or false"),
-        ({"samples": 0}, "at least 1"),
+        ({"samples": -1}, "must not be negative"),
         ({"iterations": 0}, "iterations must be positive"),
         ({"learning_rate": -0.1}, "learning_rate must be positive"),
     ],

@@ -24,7 +24,6 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 EXAMPLE = REPOSITORY / "docs" / "example_plugin"
 # What may not apply: of a point mass, of a method without parameters, of one that bounds nothing.
 MAY_NOT_APPLY = {"predictive_integrates", "every_parameter", "gradient", "evidence_bound"}
-REGRESSION_LACKS = {"class_relabelling", "unequal_shots"}
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -33,7 +32,7 @@ def test_a_registered_method_conforms(name, check):
     plugin = registry.method(name)
     (result,) = check_method(plugin, [check])
     if result.status == "not applicable":
-        assert check in MAY_NOT_APPLY | (set() if "classification" in plugin.handles else REGRESSION_LACKS)
+        assert check in MAY_NOT_APPLY or set(CHECKS[check].kinds).isdisjoint(plugin.handles)
         pytest.skip(result.detail)
     if result.status == "expected failure":
         pytest.xfail(result.detail)

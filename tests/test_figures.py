@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from mlpip_bench import figures, results
 from mlpip_bench.cli import app
+from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.errors import UserError
 from mlpip_bench.results import Record, Scores
 
@@ -36,10 +37,16 @@ def score(metric: str, per_task: Sequence[float], **changes: Any) -> Scores:
 
 
 def record(
-    *scores: Scores, method: str = "alpha", bench: str = "omni5w1s", seed: int = 0, source: str = "real", **config: Any
+    *scores: Scores,
+    method: str = "alpha",
+    bench: str = "omni5w1s",
+    seed: int = 0,
+    source: str = "real",
+    data: str = "letters",
+    **config: Any,
 ) -> Record:
     return Record(
-        key=f"{bench}{method}{seed}{source}{sorted(config.items())}",
+        key=f"{bench}{method}{seed}{source}{data}{sorted(config.items())}",
         bench=bench,
         method=method,
         protocol="calibration",
@@ -47,7 +54,7 @@ def record(
         device="cpu",
         inductive=True,
         config={"way": 5, "shot": 1, "queries": 15, "norm": "metabn", "settings": {}} | config,
-        data={"name": "letters", "source": source, "fingerprint": "f" * 20, "options": {}},
+        data={"name": data, "source": source, "fingerprint": "f" * 20, "options": {}},
         scores=scores or (score("ece", GAPS, detail=BINS),),
         parameters=10,
         training={},
@@ -196,14 +203,33 @@ def test_every_bench_and_source_has_files_of_its_own(tmp_path: Path) -> None:
     assert [path.read_bytes()[:4] for path in paths] == [b"\x89PNG", b"%PDF"] * 3
 
 
-@pytest.mark.parametrize("draw", [figures.reliability, figures.steps])
-def test_a_figure_on_stand_in_data_says_so(draw: Any) -> None:
-    def title(source: str) -> str:
-        scores = record().scores + stepped().scores
-        return drawn(draw([record(*scores, source=source)])).get_suptitle()
+@pytest.mark.parametrize("name", ["reliability", "steps"])
+@pytest.mark.parametrize("source", ["real", "synthetic", *sorted(STAND_INS)])
+def test_a_figure_on_stand_in_data_says_so(name: str, source: str) -> None:
+    records = [record(*record().scores, *stepped().scores, source=source)]
+    stand_in = source in ("procedural", "bundled")
+    found = {stem: figure.get_suptitle() for stem, figure in figures.draw_figures(records)}
+    title = found[f"{name}-omni5w1s-stand-in" if stand_in else f"{name}-omni5w1s"]
+    assert title.endswith("on omni5w1s, stand-in data" if stand_in else "on omni5w1s")
 
-    assert title("procedural").endswith("on omni5w1s, stand-in data")
-    assert title("real").endswith("on omni5w1s")
+
+def test_data_sets_are_apart_and_named_where_there_are_several() -> None:
+    records = [record(), record(data="others", method="beta"), record(source="procedural"), record(bench="mini5w5s")]
+    found = dict(figures.draw_figures(records))
+    assert {stem: figure.get_suptitle() for stem, figure in found.items()} == {
+        "reliability-mini5w5s": "Reliability on mini5w5s",
+        "reliability-omni5w1s-letters": "Reliability on omni5w1s (letters)",
+        "reliability-omni5w1s-others": "Reliability on omni5w1s (others)",
+        "reliability-omni5w1s-stand-in": "Reliability on omni5w1s, stand-in data",
+    }
+    for data, method in (("letters", "alpha"), ("others", "beta")):
+        assert found[f"reliability-omni5w1s-{data}"].axes[0].get_title().startswith(f"{method}\n")
+
+
+def test_configurations_are_in_the_order_of_their_numbers() -> None:
+    records = [record(settings={"samples": n}) for n in (100, 5, 20)] + [record(settings={"samples": 0.05})]
+    titles = [axes.get_title().split("\n")[0] for axes in drawn(figures.reliability(records)).axes]
+    assert [t for t in titles if t] == [f"alpha, samples {n}" for n in (0.05, 5, 20, 100)]
 
 
 @pytest.mark.parametrize("methods", [1, 7])

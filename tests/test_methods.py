@@ -10,6 +10,7 @@ from methods.protonets import ProtoNets, ProtoNetsSettings
 from methods.versa import Versa, VersaSettings
 from mlpip_bench import registry
 from mlpip_bench.api import Problem
+from mlpip_bench.errors import UserError
 from mlpip_bench.evaluate import is_inductive
 from mlpip_bench.networks import ExtractorSpec, FeatureExtractor
 from mlpip_bench.normalization import NORM_MODES
@@ -67,7 +68,7 @@ def test_versa_loss_is_equation_4_with_the_samples_drawn_by_hand():
     torch.manual_seed(3)
     noise = torch.randn(7, 3, 12, 3, dtype=torch.float64)
     q = method.amortize(tasks.support)
-    h, _ = method.extractor(tasks.query.x, q.support)
+    h, _ = method.model.extractor(tasks.query.x, q.support)
     total = 0.0
     for t in range(3):
         w, b = q.psi.mean[t, :, :-1], q.psi.mean[t, :, -1]
@@ -92,11 +93,17 @@ def test_versa_infers_each_class_from_its_own_examples_alone():
     assert (after.mean[:, 2] != before.mean[:, 2]).all()
 
 
+def test_versa_refuses_the_closed_form_where_there_is_none():
+    for settings in ({"samples": 0}, {"eval_samples": 0}):
+        with pytest.raises(UserError, match="at least 1 in classification; got"):
+            make("versa", **settings)
+
+
 def test_versa_log_variance_stays_in_its_range():
     method = make("versa")
     for wild in (1e9, -1e9):
         data = batch(tasks=1, shots=1).support
-        mean, std = method.amortizer(torch.full((1, 3, 16), wild, dtype=torch.float64), data)
+        mean, std = method.model.amortizer(torch.full((1, 3, 16), wild, dtype=torch.float64), data)
         assert mean.isfinite().all()
         assert (std >= math.exp(-10) * 0.999).all()
         assert (std <= math.exp(5) * 1.001).all()
@@ -104,10 +111,10 @@ def test_versa_log_variance_stays_in_its_range():
 
 def test_versa_drops_activations_in_training_only():
     method, tasks = make("versa", dropout=True), batch()
-    first, second = (method.extractor(tasks.support.x)[0] for _ in range(2))
+    first, second = (method.model.extractor(tasks.support.x)[0] for _ in range(2))
     assert not torch.equal(first, second)
     method.eval()
-    first, second = (method.extractor(tasks.support.x)[0] for _ in range(2))
+    first, second = (method.model.extractor(tasks.support.x)[0] for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -218,7 +225,7 @@ def test_maml_head_rows_are_cut_or_filled_with_their_mean():
 @pytest.mark.parametrize(
     ("settings", "wrong"),
     [
-        (VersaSettings, {"samples": 0}),
+        (VersaSettings, {"samples": -1}),
         (MAMLSettings, {"train_steps": -1}),
         (MAMLSettings, {"inner_rate": -0.1}),
         (MAMLSettings, {"inner_rate": (0.1, 0.1)}),
@@ -234,7 +241,7 @@ def test_settings_that_make_no_sense_are_refused(settings, wrong):
 def test_methods_share_one_extractor():
     shapes = [
         {n: p.shape for n, p in e.named_parameters()}
-        for e in (make("versa").extractor, make("protonets").extractor, make("maml").network.extractor)
+        for e in (make("versa").model.extractor, make("protonets").extractor, make("maml").network.extractor)
     ]
     assert shapes[0] == shapes[1] == shapes[2]
 
@@ -252,7 +259,7 @@ def test_the_papers_extractors_give_256_features_and_the_parameter_counts_of_the
     assert 111_168 + 4 * 64 == 111_424
     assert 149_184 + 5 * 64 == 149_504
     method = Versa(Problem(omniglot, "metabn", 5), VersaSettings())
-    assert sum(p.numel() for p in method.amortizer.parameters()) == 658_434
+    assert sum(p.numel() for p in method.model.amortizer.parameters()) == 658_434
 
 
 def test_settings_dataclasses_are_frozen():

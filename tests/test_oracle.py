@@ -22,7 +22,7 @@ NOISE = 0.5
 
 
 def problem(dimension: int) -> Problem:
-    return Problem(ExtractorSpec((dimension, 1, 1), blocks=0), "metabn", 1, NOISE)
+    return Problem(ExtractorSpec((dimension, 1, 1), blocks=0), "metabn", 1, "regression", NOISE)
 
 
 def exact(dimension: int) -> ExactLinear:
@@ -101,11 +101,12 @@ def test_moments_of_the_family():
 def at_the_posterior(method: Method, support: Labelled) -> Posterior:
     """q of an amortised method whose networks hold the exact posterior of the inputless family."""
     variance = 1 / (1 + support.y.shape[1] / NOISE**2)
+    amortizer = method.model.amortizer
     with torch.no_grad():
-        method.amortizer.mean[0].weight.fill_(variance / NOISE**2)
-        method.amortizer.mean[0].bias.zero_()
-        method.amortizer.log_variance.weight.zero_()
-        method.amortizer.log_variance.bias.fill_(math.log(variance))
+        amortizer.mean[0].weight.fill_(variance / NOISE**2)
+        amortizer.mean[0].bias.zero_()
+        amortizer.log_variance.weight.zero_()
+        amortizer.log_variance.bias.fill_(math.log(variance))
         return method.amortize(support)
 
 
@@ -158,7 +159,7 @@ def test_the_family_from_the_command_line(tmp_path):
         cli.app, [*command, "--iterations", "300", "--set", "halve_every=75", "--test-tasks", "100"]
     )
     assert done.exit_code == 0, done.output
-    scores = {r.method: r.scores[0] for r in results.load_all(tmp_path)}
+    scores = {r.method: r.scores[0] for r in results.load_all(tmp_path) if r.protocol == "nll"}
     shape, device = TaskShape(1, 5, 15), torch.device("cpu")
     batch = LinearGaussianStream(LinearGaussian(3, NOISE), shape, device, "linear5s", "test").batch(0, 100)
     support, query = (Labelled(p.x.double(), p.y.double(), 1) for p in (batch.support, batch.query))
@@ -167,7 +168,9 @@ def test_the_family_from_the_command_line(tmp_path):
     np.testing.assert_allclose(scores["exact_linear"].per_task, by_hand.numpy(), rtol=1e-3, atol=1e-3)
     assert np.mean(scores["versa"].per_task) > np.mean(scores["exact_linear"].per_task)
     records = results.load_all(tmp_path)
-    assert {(r.protocol, r.data["source"], r.inductive) for r in records} == {("nll", "synthetic", True)}
+    assert {(r.protocol, r.data["source"], r.inductive) for r in records} == {
+        (protocol, "synthetic", True) for protocol in ("nll", "posterior")
+    }
 
 
 @pytest.mark.parametrize(
@@ -183,7 +186,7 @@ def test_the_family_from_the_command_line(tmp_path):
             ["none of accuracy does to versa on"],
         ),
         (["--methods", "versa", "--bench", "linear5w5s"], ["unknown bench", "linear5s"]),
-        (["--methods", "versa", "--bench", "linear0s"], ["shot of at least 1"]),
+        (["--methods", "versa", "--bench", "linear0s"], ["shot of a bench is at least 1"]),
     ],
 )
 def test_a_bench_and_a_method_or_protocol_that_do_not_fit(arguments, says, tmp_path):

@@ -108,7 +108,7 @@ REFUSED = {
     ),
     "unknown kind of task": (
         with_attribute('handles = ("ranking",)'),
-        "must have in handles a tuple of some of classification, regression; got ('ranking',).",
+        "must have in handles a tuple of some of classification, regression, reconstruction; got ('ranking',).",
     ),
     "expected failure without reason": (
         with_attribute('xfail_checks = {"gradient": ""}'),

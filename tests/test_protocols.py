@@ -46,7 +46,7 @@ class Images(Good):
 
 
 class Unsure(Good):
-    def applies(self, settings: Any) -> bool:
+    def applies(self, plugin: Any, settings: Any) -> bool:
         raise RuntimeError("who knows")
 
 

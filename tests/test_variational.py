@@ -20,7 +20,7 @@ NOISE = 0.5
 
 
 def problem(dimension: int) -> Problem:
-    return Problem(ExtractorSpec((dimension, 1, 1), blocks=0), "metabn", 1, NOISE)
+    return Problem(ExtractorSpec((dimension, 1, 1), blocks=0), "metabn", 1, "regression", NOISE)
 
 
 def tasks(dimension: int, count: int, shots: int = 5, first: int = 0) -> TaskBatch:

@@ -1,0 +1,85 @@
+"""C-VAE: a conditional variational autoencoder of single views, the paper's baseline in view reconstruction.
+
+psi: the latent vector of an image whose label is the view's angle; q factorised Gaussian.
+Reference: Kingma, Rezende, Mohamed & Welling, NIPS 2014 (model M2, labels given); Gordon et al., ICLR
+2019, section 5.3: architectures identical to Versa's, trained in batch mode.
+
+Every view is a data point of its own: its encoder, its angle and a latent with a standard normal prior
+explain that view alone, and nothing asks the latent to know the other views. At test psi is inferred from
+the given views and decoded at the angles that are asked for. The paper leaves open the latent's size
+(here Versa's, 256), the weight of the KL (1) and several given views: they are pooled by Versa's
+network, which training has shown one at a time. Images are generated at the mean of q.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+from torch.distributions import Distribution, Normal
+
+from mlpip_bench.api import Method, Posterior, Problem
+from mlpip_bench.models import gaussian_model
+from mlpip_bench.objectives import elbo
+from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.variational import GaussianPrior
+
+
+@dataclass(frozen=True)
+class CVAESettings:
+    """Settings of the C-VAE.
+
+    Attributes:
+        samples: of the latent in training.
+        eval_samples: of the latent at evaluation; 1 is the mean of q.
+        beta: weight of the KL; 1 is the evidence bound.
+    """
+
+    samples: int = 1
+    eval_samples: int = 1
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        if min(self.samples, self.eval_samples) < 1:
+            raise ValueError(f"samples and eval_samples must be at least 1; got {self.samples}, {self.eval_samples}")
+        if not 0 <= self.beta < math.inf:
+            raise ValueError(f"beta must be finite and not negative; got {self.beta}")
+
+
+class CVAE(Method[Normal]):
+    """Autoencoder of views that is conditioned on their angle."""
+
+    reference = "Kingma et al. 2014, Semi-Supervised Learning with Deep Generative Models (NIPS); Gordon et al. 2019"
+    psi = "Gaussian over the latent vector of a view"
+    handles = ("reconstruction",)
+    default_for = ("views",)
+    Settings = CVAESettings
+    xfail_checks: ClassVar = {"loss_mean_over_points": "its loss is a mean over all views, the given ones too"}
+    settings: CVAESettings
+
+    def __init__(self, problem: Problem, settings: CVAESettings) -> None:
+        super().__init__(problem, settings)
+        self.model = gaussian_model(problem, dropout=False)
+        self.prior = GaussianPrior(learned=False)
+
+    def amortize(self, support: Labelled) -> Posterior[Normal]:
+        """The latent's q, from the given views and their angles."""
+        angles, _ = self.model.features(support.x)
+        return Posterior(self.model.posterior(angles, support))
+
+    def predictive(self, q: Posterior[Normal], query_x: Tensor) -> Distribution:
+        """The latent decoded at other angles."""
+        angles, _ = self.model.features(query_x)
+        samples = self.settings.samples if self.training else self.settings.eval_samples
+        return self.model.predictive(angles, q.psi, samples, fixed_noise=not self.training)
+
+    def loss(self, batch: TaskBatch) -> Tensor:
+        """Negative evidence lower bound per view, each view a task by itself."""
+        views = batch.merged
+        single = Labelled(views.x.flatten(0, 1).unsqueeze(1), views.y.flatten(0, 1).unsqueeze(1), views.way)
+        angles, _ = self.model.features(single.x)
+        psi = self.model.posterior(angles, single)
+        conditional = self.model.predictive(angles, psi, self.settings.samples, fixed_noise=False)
+        return -elbo(conditional, single, psi, self.prior(psi.mean), self.settings.beta).mean()

@@ -1,0 +1,43 @@
+"""Nearest view: a copy of the given view whose angle is nearest to the one that is asked for.
+
+psi: the given views and their angles. A trivial reference of view reconstruction: nothing is learned.
+Reference: Cover & Hart, IEEE Transactions on Information Theory 1967 (the nearest neighbour, here in angle).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from mlpip_bench.api import Method, Posterior
+from mlpip_bench.distributions import Delta
+from mlpip_bench.models import view_likelihood
+from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.tasks import Labelled, TaskBatch
+
+
+class NearestView(Method[Delta]):
+    """Copy of the nearest given view."""
+
+    reference = "Cover & Hart 1967, Nearest Neighbor Pattern Classification (IEEE Transactions on Information Theory)"
+    psi = "point mass at the given views and their angles"
+    handles = ("reconstruction",)
+    default_for = ("views",)
+
+    def amortize(self, support: Labelled) -> Posterior[Delta]:
+        """Each given view with its sine and cosine, the last two coordinates of x, behind its pixels."""
+        return Posterior(Delta(torch.cat([support.y.flatten(2), support.x[..., -2:]], -1), event_dim=2))
+
+    def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
+        """Given images where the cosine of the difference of angles is largest; the mean of those that tie."""
+        images, angles = q.psi.value[..., :-2], q.psi.value[..., -2:]
+        closeness = query_x[..., -2:] @ angles.mT
+        nearest = (closeness > closeness.amax(-1, keepdim=True) - 1e-4).to(images.dtype)
+        copies = (nearest / nearest.sum(-1, keepdim=True)) @ images
+        shaped = copies.unflatten(-1, self.problem.extractor.image_shape)
+        return view_likelihood(shaped, self.problem)
+
+    def loss(self, batch: TaskBatch) -> Tensor:
+        """Log-loss of the copies."""
+        return mlpip_loss(self.predictive(self.amortize(batch.support), batch.query.x), batch.query)

@@ -1,0 +1,191 @@
+"""Probabilistic models with a Gaussian q(psi | D) from an amortisation network, one for each kind of task.
+
+Both have the same three parts, which Versa and the variational methods put together to objectives of their own:
+features of the inputs, q(psi | D), and p(y | x, psi) averaged over samples of psi.
+"""
+
+from __future__ import annotations
+
+import abc
+import itertools
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributions import Distribution, Independent, Normal
+from torch.nn import functional as F
+
+from mlpip_bench.api import Problem
+from mlpip_bench.distributions import (
+    MonteCarloMixture,
+    closed_form_predictive,
+    fixed_normal_points,
+    gaussian_linear_predictive,
+)
+from mlpip_bench.networks import (
+    ExtractorSpec,
+    FeatureExtractor,
+    amortization,
+    mlp,
+    std_from_log_variance,
+    truncated_xavier_,
+)
+from mlpip_bench.normalization import Statistics
+from mlpip_bench.tasks import Labelled
+
+
+class GaussianModel(nn.Module, abc.ABC):
+    """What amortised inference with a Gaussian q needs of a model."""
+
+    @abc.abstractmethod
+    def features(self, x: Tensor, support: Statistics | None = None) -> tuple[Tensor, Statistics]:
+        """Features of inputs ``[task, point, ...]``; ``support`` is None where x is the support set."""
+
+    @abc.abstractmethod
+    def posterior(self, features: Float[Tensor, "task point feature"], data: Labelled) -> Normal:
+        """q(psi | D), from the features of D's inputs."""
+
+    @abc.abstractmethod
+    def predictive(
+        self, features: Float[Tensor, "task point feature"], psi: Normal, samples: int, *, fixed_noise: bool
+    ) -> Distribution:
+        """q(y | x, D), a mixture over ``samples`` draws of psi; ``fixed_noise`` is for evaluation."""
+
+
+def gaussian_model(problem: Problem, *, dropout: bool) -> GaussianModel:
+    """The model of a problem, the same for all methods that amortise a Gaussian."""
+    return ViewModel(problem) if problem.kind == "reconstruction" else LinearModel(problem, dropout=dropout)
+
+
+class LinearModel(GaussianModel):
+    """A linear classifier, or regression, with Gaussian weights on shared features.
+
+    Args:
+        problem: classification or regression.
+        dropout: whether training drops activations at the bench's rate.
+    """
+
+    def __init__(self, problem: Problem, *, dropout: bool) -> None:
+        super().__init__()
+        self.noise_std = problem.noise_std
+        self.extractor = FeatureExtractor(problem.extractor, problem.norm, dropout=dropout)
+        self.amortizer = amortization(problem.extractor.features, regression=problem.kind == "regression")
+
+    def features(self, x: Tensor, support: Statistics | None = None) -> tuple[Tensor, Statistics]:
+        """h_theta(x)."""
+        features: tuple[Tensor, Statistics] = self.extractor(x, support)
+        return features
+
+    def posterior(self, features: Tensor, data: Labelled) -> Normal:
+        """Factorised Gaussian over ``[task, way, feature + 1]``, the bias last (Eq. 5)."""
+        mean, std = self.amortizer(features, data)
+        return Normal(mean, std, validate_args=False)
+
+    def predictive(self, features: Tensor, psi: Normal, samples: int, *, fixed_noise: bool) -> Distribution:
+        """By local reparameterisation; ``samples=0`` is the closed form, which regression alone has."""
+        if samples == 0:
+            assert self.noise_std is not None
+            return closed_form_predictive(features, psi, noise_std=self.noise_std)
+        return gaussian_linear_predictive(features, psi, samples, noise_std=self.noise_std, fixed_noise=fixed_noise)
+
+
+class ViewModel(GaussianModel):
+    """Images of an object, seen from angles x, that share a Gaussian vector psi (paper, section 5.3 and appendix E).
+
+    Encoder, amortisation network with instance pooling, and generator have the paper's layers and no
+    normalisation; all layers have biases, which the reference code leaves out. The width of a last
+    convolution's output is the paper's d_phi = d_psi = 256.
+
+    Args:
+        problem: reconstruction; its images are square, with a side of a power of two times ``2 ** blocks``.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__()
+        spec, width = problem.extractor, problem.extractor.features
+        self.problem = problem
+        self.encoder = ViewEncoder(spec)
+        self.before_pooling = nn.Sequential(mlp(width + problem.inputs, width, width), nn.ELU())
+        self.after_pooling = nn.Sequential(mlp(width, width, width), nn.ELU())
+        self.mean = mlp(width, width)
+        self.log_variance = mlp(width, width)
+        self.generator = ViewGenerator(spec, width + problem.inputs)
+
+    def features(self, x: Tensor, support: Statistics | None = None) -> tuple[Tensor, Statistics]:  # noqa: ARG002
+        """The angles themselves."""
+        return x, ()
+
+    def posterior(self, features: Tensor, data: Labelled) -> Normal:
+        """Factorised Gaussian over ``[task, d_psi]``; the mean over the given views makes their order irrelevant."""
+        encoded = self.before_pooling(torch.cat([self.encoder(data.y), features], -1))
+        pooled = self.after_pooling(encoded.mean(1))
+        return Normal(self.mean(pooled), std_from_log_variance(self.log_variance(pooled)), validate_args=False)
+
+    def predictive(self, features: Tensor, psi: Normal, samples: int, *, fixed_noise: bool) -> MonteCarloMixture:
+        """Generated images under pixel noise; one draw of psi serves all points of a task."""
+        if fixed_noise:
+            noise = fixed_normal_points(samples, psi.mean.shape[-1]).to(psi.mean).unsqueeze(1)
+        else:
+            noise = torch.randn(samples, *psi.mean.shape, dtype=psi.mean.dtype, device=psi.mean.device)
+        drawn = (psi.mean + psi.stddev * noise).unsqueeze(2).expand(-1, -1, features.shape[1], -1)
+        images = self.generator(torch.cat([drawn, features.expand(samples, *features.shape)], -1))
+        return MonteCarloMixture(view_likelihood(images, self.problem))
+
+
+def view_likelihood(images: Float[Tensor, "*batch channel height width"], problem: Problem) -> Independent:  # type: ignore[type-arg]  # not generic at run time
+    """p(y | x, psi): Gaussian noise on each pixel of generated images."""
+    assert problem.noise_std is not None  # reconstruction has one
+    return Independent(Normal(images, problem.noise_std, validate_args=False), 3)
+
+
+class ViewEncoder(nn.Module):
+    """3x3 convolution, ReLU, 2x2 max pooling, four times; then a fully connected layer (paper, table E.2)."""
+
+    def __init__(self, spec: ExtractorSpec) -> None:
+        super().__init__()
+        widths = [spec.image_shape[0]] + [spec.channels] * spec.blocks
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(fan_in, fan_out, 3, padding=1) for fan_in, fan_out in itertools.pairwise(widths)
+        )
+        for convolution in self.convolutions:
+            truncated_xavier_(convolution.weight)  # type: ignore[arg-type]
+        self.dense = mlp(spec.flattened, spec.features)
+
+    def forward(self, images: Float[Tensor, "task point channel height width"]) -> Float[Tensor, "task point feature"]:
+        """Features of images in [0, 1]."""
+        x = images.flatten(0, 1)
+        for convolution in self.convolutions:
+            x = F.max_pool2d(F.relu(convolution(x)), 2)
+        features: Tensor = F.relu(self.dense(x.flatten(1))).unflatten(0, images.shape[:2])
+        return features
+
+
+class ViewGenerator(nn.Module):
+    """Two fully connected layers, then transposed 3x3 convolutions that double the side (paper, table E.4).
+
+    Each has half the filters of the one before, 256, 128, 64 and 32 for the paper's spec; ReLU between
+    them and a sigmoid at the end.
+    """
+
+    def __init__(self, spec: ExtractorSpec, inputs: int) -> None:
+        super().__init__()
+        channel, side, _ = spec.image_shape
+        first = spec.channels * 2 ** (spec.blocks - 2)
+        widths = [first // 2**i for i in range(spec.blocks)] + [channel]
+        self.shape = (first, side // 2**spec.blocks, side // 2**spec.blocks)
+        outputs = first * self.shape[1] ** 2
+        self.hidden, self.dense = mlp(inputs, outputs // 2), mlp(outputs // 2, outputs)
+        self.deconvolutions = nn.ModuleList(
+            nn.ConvTranspose2d(fan_in, fan_out, 3, stride=2, padding=1, output_padding=1)
+            for fan_in, fan_out in itertools.pairwise(widths)
+        )
+        for deconvolution in self.deconvolutions:
+            truncated_xavier_(deconvolution.weight)  # type: ignore[arg-type]
+
+    def forward(self, inputs: Float[Tensor, "*batch psi_and_angle"]) -> Float[Tensor, "*batch channel height width"]:
+        """Images in [0, 1]."""
+        x = F.relu(self.dense(F.relu(self.hidden(inputs.flatten(0, -2))))).unflatten(1, self.shape)
+        for deconvolution in self.deconvolutions[:-1]:
+            x = F.relu(deconvolution(x))
+        images: Tensor = torch.sigmoid(self.deconvolutions[-1](x)).unflatten(0, inputs.shape[:-1])
+        return images

@@ -1,0 +1,465 @@
+"""The figures of Gordon et al. (ICLR 2019), and of what they leave open: posteriors, versatility, weights, views.
+
+Each takes the records of one bench, of one of its methods or of all benches of a data set, as
+:data:`mlpip_bench.figures.FIGURES` says.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+import seaborn  # type: ignore[import-untyped]
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+from PIL import Image
+from scipy import special, stats
+
+from mlpip_bench.plotting import (
+    COLOURS,
+    GREY,
+    MARKERS,
+    Run,
+    averaged,
+    by_number,
+    configurations,
+    first_seeds,
+    mean_ci95_over_seeds,
+    numbers,
+    wrapped,
+)
+from mlpip_bench.results import Record, Scores, mean_ci95
+
+_Floats: TypeAlias = NDArray[np.float64]
+_Pixels: TypeAlias = NDArray[np.uint8]
+
+_TASKS = 4  # the first unseen ones
+_LEGEND_COLUMNS = 3
+_CLIP = 2.0  # densities are shown up to so many times the highest true one: those near a point mass have no end
+_PERCENT = (1, 2, 5, 10, 20, 50, 80, 90, 95, 98, 99, 99.5, 99.9)
+_ALL = 0.9999  # where an accuracy of 1 is drawn: the scale has no end
+_DASHES: tuple[Any, ...] = ("--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
+
+_OPTIMA: Mapping[int, Mapping[int, float]] = MappingProxyType(
+    {
+        5: {1: 0, 5: 0, 10: 0.25, 20: 0.65, 50: 0.85, 100: 0.95, 500: 1.00},
+        10: {1: 0, 5: 0, 10: 0.00, 20: 0.40, 50: 0.80, 100: 0.90},
+    }
+)
+"""Variance ratio that minimises the expected Eq. 4 of the toy experiment, by observations and L.
+
+Where q has the true mean; by simulation with exact second moments.
+"""
+
+_CLOSED_FORM = 0  # as the setting ``samples``
+_LEAST_SWEEP = 3
+
+_AZIMUTHS = range(0, 360, 30)  # degrees, of the views that are kept
+_MOST_GIVEN = 5
+_GAP = 1  # pixel between images
+
+
+# ------------------------------------------------------------------------------------------------------ posterior
+
+
+def posterior(records: Sequence[Record]) -> Figure | None:
+    """True and approximate posteriors of the first unseen tasks, with their observations (the paper's toy figure).
+
+    Of the last models, which training has brought nearest to convergence.
+
+    Args:
+        records: of one bench and one data set.
+
+    Returns:
+        The figure; ``None`` where no record has posteriors of a scalar psi.
+    """
+    shown = first_seeds(
+        configurations(records, "kl", model="last", detail="q_mean", besides=("settings.eval_samples",))
+    )
+    if not shown:
+        return None
+    scores = {f"{wrapped(label)}\n{_kl(score)}": score for label, (_, score) in shown.items()}
+    known = next(iter(scores.values()))  # of tasks that all share
+    observations = numbers(known, "observations").reshape(len(known.per_task), -1)
+    tasks = min(_TASKS, *(len(score.per_task) for score in scores.values()))
+    highest = 1 / numbers(known, "true_std")[:tasks].min() / math.sqrt(2 * math.pi)
+    legend = sum(0.2 + 0.13 * label.count("\n") for label in scores) / _LEGEND_COLUMNS  # inches
+    figure = Figure(figsize=(7.0, 2.4 + legend), layout="constrained")
+    (grid,) = figure.subplots(1, tasks, sharey=True, squeeze=False)
+    for task, axes in enumerate(grid):
+        _posterior_panel(axes, scores, task)
+        below = np.full(observations.shape[1], -0.09 * highest)
+        axes.plot(observations[task], below, "*", color=GREY, markersize=5, markeredgewidth=0, label="observations")
+        axes.set(title=f"unseen task {task + 1}", xlabel=r"$\psi$")
+        seaborn.despine(ax=axes)
+    drawn = max(line.get_ydata().max() for axes in grid for line in axes.lines[:-1])
+    grid[0].set(ylabel="density", ylim=(-0.18 * highest, 1.05 * min(drawn, _CLIP * highest)))
+    handles, labels = grid[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=_LEGEND_COLUMNS, frameon=False)
+    figure.suptitle(f"Posteriors given {known.shot} observations")
+    return figure
+
+
+def _posterior_panel(axes: Axes, scores: Mapping[str, Scores], task: int) -> None:
+    known = next(iter(scores.values()))
+    mean, std = (numbers(known, name)[task] for name in ("true_mean", "true_std"))
+    every = mean + std * np.linspace(-4, 4, 161)
+
+    def line(mean: float, std: float, **looks: Any) -> tuple[_Floats, _Floats]:
+        psi = np.sort(np.concatenate([every, mean + std * np.linspace(-4, 4, 81)]))  # fine where the density is high
+        density: _Floats = stats.norm.pdf(psi, mean, std)
+        axes.plot(psi, density, **looks)
+        return psi, density
+
+    axes.fill_between(*line(mean, std, color="black", linewidth=2, label="true posterior"), color="0.88", linewidth=0)
+    for i, (label, score) in enumerate(scores.items()):
+        line(
+            *(numbers(score, name)[task] for name in ("q_mean", "q_std")),
+            color=COLOURS[i % len(COLOURS)],
+            linestyle=_DASHES[i % len(_DASHES)],
+            linewidth=1.2,
+            label=label,
+        )
+
+
+def _kl(score: Scores) -> str:
+    mean, ci95 = mean_ci95(score.per_task)
+    decimals = 4 if mean < 10 else 0
+    within = f" ± {ci95:.{decimals}f}" if ci95 < math.inf else ""
+    return f"KL {mean:.{decimals}f}{within} nats"
+
+
+# -------------------------------------------------------------------------------------------------------- samples
+
+
+def samples(records: Sequence[Record]) -> Figure | None:
+    """Ratio of q's variance to the true one against L, the samples of the training objective, a line a bench.
+
+    Of the last models: those that are best on validation stopped where q is still wider than the objective's optimum.
+
+    Args:
+        records: of the benches of one data set.
+
+    Returns:
+        The figure; ``None`` where no method has variance ratios at three or more values of its setting ``samples``.
+    """
+    sampled = [record for record in records if "samples" in record.config.get("settings", {})]
+    panels = {
+        label: runs
+        for label, runs in configurations(
+            sampled, "variance_ratio", model="last", besides=("settings.samples", "settings.eval_samples")
+        ).items()
+        if len({_samples(record) for record, _ in runs}) >= _LEAST_SWEEP
+    }
+    if not panels:
+        return None
+    benches = by_number({record.bench for runs in panels.values() for record, _ in runs})
+    figure = Figure(figsize=(3.4 * len(panels) + 0.2, 3.3), layout="constrained")
+    (grid,) = figure.subplots(1, len(panels), sharey=True, squeeze=False)
+    values = {_samples(record) for runs in panels.values() for record, _ in runs} | {
+        n for runs in panels.values() for run in runs for n in _optima(run)
+    }
+    closed = 3 * max(values)
+    ticks = sorted(values - {_CLOSED_FORM})
+    for axes, (label, runs) in zip(grid, panels.items(), strict=True):
+        axes.set(xscale="log", xlabel="L, samples of the training objective", title=wrapped(averaged(label, runs)))
+        axes.axhline(1, color=GREY, linestyle="--", linewidth=1, label="true variance")
+        for i, bench in enumerate(benches):
+            _samples_line(axes, [run for run in runs if run[0].bench == bench], bench, i, closed)
+        axes.set_xticks([*ticks, closed], [*map(str, ticks), "closed\nform"])
+        axes.minorticks_off()
+        seaborn.despine(ax=axes)
+    grid[0].set(ylabel="variance of q / true variance")
+    handles, labels = grid[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=1 + len(panels), frameon=False,
+        title="bar: 95 % interval over seeds",
+    )  # fmt: skip
+    figure.suptitle("Posterior variance")
+    return figure
+
+
+def _samples(record: Record) -> int:
+    return int(record.config["settings"]["samples"])
+
+
+def _optima(run: Run) -> Mapping[int, float]:
+    record, score = run
+    return _OPTIMA.get(score.shot, {}) if record.bench.startswith("toy") else {}
+
+
+def _samples_line(axes: Axes, runs: Sequence[Run], bench: str, index: int, closed: float) -> None:
+    by_samples: dict[int, list[float]] = defaultdict(list)
+    for record, score in runs:
+        by_samples[_samples(record)].append(mean_ci95(score.per_task)[0])
+    looks: dict[str, Any] = {"color": COLOURS[index], "marker": MARKERS[index], "linewidth": 1}
+    parts = (sorted(by_samples.keys() - {_CLOSED_FORM}), sorted(by_samples.keys() & {_CLOSED_FORM}))
+    for part, label in zip(parts, (bench, None), strict=True):
+        if part:
+            mean, ci95 = np.array([mean_ci95(by_samples[n]) for n in part]).T
+            axes.errorbar(
+                [n or closed for n in part], mean, np.where(np.isfinite(ci95), ci95, 0), markersize=3.5, capsize=2,
+                label=label, **looks,
+            )  # fmt: skip
+    if runs and (optima := _optima(runs[0])):
+        axes.plot(
+            list(optima), list(optima.values()), linestyle="", markersize=8, markerfacecolor="none",
+            label=f"{bench}, optimum of Eq. 4", **looks,
+        )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------- versatility
+
+
+def versatility(records: Sequence[Record]) -> Figure | None:
+    """Accuracy on tasks of other ways and other shots than in training, a line a bench trained on, a row a method.
+
+    Args:
+        records: of the benches of one data set.
+
+    Returns:
+        The figure; ``None`` where no record has accuracies of varied way or shot.
+    """
+    columns = {varied: configurations(records, "accuracy", names) for varied, names in _VARIED.items()}
+    rows = by_number({label for found in columns.values() for label in found})
+    if not rows:
+        return None
+    every = [run for found in columns.values() for runs in found.values() for run in runs]
+    benches = by_number({record.bench for record, _ in every})
+    figure = Figure(figsize=(7.0, 2.5 * len(rows) + 0.8), layout="constrained")
+    grid = figure.subplots(len(rows), 2, sharex="col", sharey=True, squeeze=False)
+    for axes_row, label in zip(grid, rows, strict=True):
+        for axes, (varied, found) in zip(axes_row, columns.items(), strict=True):
+            of_panel = found.get(label, [])
+            _chance(axes, of_panel, varied)
+            for i, bench in enumerate(benches):
+                _versatility_line(axes, [run for run in of_panel if run[0].bench == bench], varied, i)
+            axes.set_title(wrapped(averaged(label, of_panel) if of_panel else label))
+            seaborn.despine(ax=axes)
+        axes_row[0].set_ylabel("accuracy (%)")
+    grid[0, 0].set_yscale("logit")  # which has room for chance, and for what differs near 100 %
+    grid[0, 0].set_yticks([percent / 100 for percent in _PERCENT], map(str, _PERCENT))
+    grid[0, 0].minorticks_off()
+    low, high = min(axes.dataLim.y0 for axes in grid.flat), max(axes.dataLim.y1 for axes in grid.flat)
+    grid[0, 0].set_ylim(special.expit(special.logit(low) - 0.3), special.expit(special.logit(high) + 0.3))
+    for axes, (varied, found) in zip(grid[-1], columns.items(), strict=True):
+        scores = [score for runs in found.values() for _, score in runs]
+        ticks = sorted({getattr(score, varied) for score in scores})
+        ways = "-, ".join(map(str, sorted({score.way for score in scores})))
+        axes.set_xticks(ticks, map(str, ticks))
+        axes.set_xlabel("test way, shot as in training" if varied == "way" else f"test shot, {ways}-way")
+    handles = [
+        Line2D([], [], color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % len(MARKERS)], markersize=4, linewidth=1)
+        for i, _ in enumerate(benches)
+    ]
+    figure.legend(
+        [*handles, Line2D([], [], color=GREY, linestyle=":", linewidth=1)], [*benches, "chance"],
+        loc="outside lower center", ncols=len(benches) + 1, frameon=False,
+        title="trained on; filled: way and shot of training; bar: 95 % interval over tasks",
+    )  # fmt: skip
+    figure.suptitle("Versatility")
+    return figure
+
+
+_VARIED = MappingProxyType({"way": ("way",), "shot": ("shot", "way")})
+"""What each panel varies, and the condition that its scores have."""
+
+
+def _chance(axes: Axes, runs: Sequence[Run], varied: str) -> None:
+    """Of one class in ``way``, lightly."""
+    points = sorted({(getattr(score, varied), 1 / score.way) for _, score in runs})
+    if points:
+        axes.plot(*zip(*points, strict=True), color=GREY, linestyle=":", linewidth=1)
+
+
+def _versatility_line(axes: Axes, runs: Sequence[Run], varied: str, index: int) -> None:
+    at: dict[int, list[Run]] = defaultdict(list)
+    for run in runs:
+        at[getattr(run[1], varied)].append(run)
+    if not at:
+        return
+    x = sorted(at)
+    mean, ci95 = np.array([mean_ci95_over_seeds(at[n]) for n in x]).T
+    looks = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)], "markersize": 4}
+    mean, low, high = (values.clip(1 - _ALL, _ALL) for values in (mean, mean - ci95, mean + ci95))
+    bars = np.where(np.isfinite(ci95), [mean - low, high - mean], 0)
+    axes.errorbar(x, mean, bars, linewidth=1, capsize=1.5, markerfacecolor="white", **looks)
+    config = runs[0][0].config
+    for n, value in zip(x, mean, strict=True):
+        score = at[n][0][1]
+        if (score.way, score.shot) == (config.get("way"), config.get("shot")):
+            axes.plot([n], [value], linestyle="", zorder=3, **looks)
+
+
+# -------------------------------------------------------------------------------------------------------- weights
+
+
+def weights(records: Sequence[Record]) -> Figure | None:
+    """Means of the class weights of all tasks: how like they are where they stand for the same class.
+
+    In two dimensions a polygon a task, all of them and those that hold the two classes that are closest; in
+    more, a t-SNE map and the weights themselves.
+
+    Args:
+        records: of one bench, one method and one data set.
+
+    Returns:
+        The figure, a row a configuration; ``None`` where no record has class weights.
+    """
+    shown = first_seeds(configurations(records, "within_class_share", detail="weights"))
+    if not shown:
+        return None
+    figure = Figure(figsize=(7.0, 3.1 * len(shown) + 0.3), layout="constrained")
+    for part, (label, (_, score)) in zip(figure.subfigures(len(shown), squeeze=False).flat, shown.items(), strict=True):
+        classes = numbers(score, "classes").astype(int).reshape(-1, score.way)
+        means = numbers(score, "weights").reshape(*classes.shape, -1)
+        share, ci95 = mean_ci95(score.per_task)
+        within = f" ± {100 * ci95:.1f}" if ci95 < math.inf else ""
+        part.suptitle(f"{label}: {100 * share:.1f}{within} % of the variance is within classes", fontsize=8)
+        if means.shape[-1] == 2:
+            _polygons(part, means, classes)
+        else:
+            _weight_maps(part, means.reshape(-1, means.shape[-1]), classes.ravel())
+    figure.suptitle("Class weights")
+    return figure
+
+
+def _digits(axes: Axes, places: _Floats, classes: NDArray[np.int_]) -> None:
+    """Classes at ``[weight, 2]``, each as its digit."""
+    for digit in np.unique(classes):
+        x, y = places[classes == digit].T
+        colour = COLOURS[digit % len(COLOURS)]
+        axes.plot(x, y, color=colour, linestyle="", marker=f"${digit}$", markersize=4, markeredgewidth=0.2, zorder=2)
+
+
+def _polygons(part: SubFigure, means: _Floats, classes: NDArray[np.int_]) -> None:
+    """Of ``[task, way, 2]`` and ``[task, way]``."""
+    centres = {digit: means[classes == digit].mean(0) for digit in np.unique(classes)}
+    together = {tuple(pair) for task in classes for pair in itertools.combinations(sorted(set(task)), 2)}
+    closest = min(sorted(together), key=lambda pair: float(np.linalg.norm(centres[pair[0]] - centres[pair[1]])))
+    hold = np.array([set(closest) <= set(task) for task in classes])
+    low, high = means.min((0, 1)), means.max((0, 1))
+    half = 0.53 * (high - low).max()
+    xlim, ylim = np.stack([(low + high) / 2 - half, (low + high) / 2 + half]).T  # squares, to tell distances
+    grid = part.subplots(1, 2)
+    pair = f"{closest[0]} and {closest[1]}"
+    titles = (f"all {len(classes)} tasks", f"the {hold.sum()} tasks with {pair}, whose means are closest")
+    for axes, chosen, title in zip(grid, (np.full(len(classes), True), hold), titles, strict=True):
+        for task in means[chosen]:
+            around = task - task.mean(0)
+            corners = task[np.argsort(np.arctan2(around[:, 1], around[:, 0]))]  # so that no edges cross
+            axes.fill(*corners.T, facecolor="none", edgecolor="0.75", linewidth=0.4, zorder=1)
+        _digits(axes, means[chosen].reshape(-1, 2), classes[chosen].ravel())
+        axes.set(title=title, xlabel="weight 1, mean of q", xlim=xlim, ylim=ylim, box_aspect=1)
+        seaborn.despine(ax=axes)
+    grid[0].set_ylabel("weight 2, mean of q")
+
+
+def _weight_maps(part: SubFigure, means: _Floats, classes: NDArray[np.int_]) -> None:
+    """Of ``[weight, dimension]`` and ``[weight]``."""
+    from sklearn.manifold import TSNE  # type: ignore[import-untyped]  # here, since it takes seconds to import
+
+    map_axes, weight_axes = part.subplots(1, 2, width_ratios=(1, 1.6))
+    # Exact, since the approximation's sums depend on the number of threads.
+    tsne = TSNE(perplexity=min(30, (len(means) - 1) / 3), init="random", method="exact", random_state=0)
+    places = tsne.fit_transform(means)
+    _digits(map_axes, places, classes)
+    for digit in np.unique(classes):  # a tight group cannot be read
+        middle = np.median(places[classes == digit], axis=0)
+        map_axes.annotate(
+            str(digit), middle, (4, 4), textcoords="offset points", fontsize=11, fontweight="bold",
+            color=COLOURS[digit % len(COLOURS)],
+        )  # fmt: skip
+    map_axes.margins(0.12)
+    map_axes.set(title="t-SNE map", xlabel="t-SNE 1", ylabel="t-SNE 2", xticks=(), yticks=(), box_aspect=1)
+    order = np.argsort(classes, kind="stable")
+    most = np.abs(means).max()
+    image = weight_axes.imshow(means[order].T, cmap="vlag", vmin=-most, vmax=most, aspect="auto", interpolation="none")
+    digits, counts = np.unique(classes, return_counts=True)
+    ends = counts.cumsum()
+    for end in ends[:-1]:
+        weight_axes.axvline(end - 0.5, color="black", linewidth=0.5)
+    weight_axes.set_xticks(ends - counts / 2 - 0.5, map(str, digits))
+    weight_axes.tick_params(bottom=False)
+    weight_axes.set(title="a column a weight vector", xlabel="class", ylabel="dimension", yticks=())
+    part.colorbar(image, ax=weight_axes, label="mean of q", pad=0.02)
+
+
+# ------------------------------------------------------------------------------------------------- reconstruction
+
+
+def reconstruction(records: Sequence[Record]) -> Figure | None:
+    """Views of unseen objects as each method reconstructs them from the given ones, above the true views.
+
+    Args:
+        records: of one bench and one data set.
+
+    Returns:
+        The figure; ``None`` where no record has images.
+    """
+    shown = first_seeds(configurations(records, "mse", detail="images"))
+    if not shown:
+        return None
+    asked: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)  # apart where the objects or given views differ
+    for label, (_, score) in shown.items():
+        given, truth, images = (str(score.detail[name]) for name in ("given", "truth", "images"))
+        asked[given, truth] |= {wrapped(label): images}
+    blocks: list[tuple[_Pixels, dict[str, _Pixels]]] = []  # given views, and rows of views, of an object
+    for (given, truth), found in asked.items():
+        side = _pixels(truth).shape[1] // len(_AZIMUTHS)
+        views = {label: _cells(png, side) for label, png in {**found, "truth": truth}.items()}
+        for i, first in enumerate(_cells(given, side)[:, :_MOST_GIVEN]):
+            blocks.append((first, {label: cells[i] for label, cells in views.items()}))
+    heights = [len(rows) for _, rows in blocks]
+    lefts = [_mosaic(_downwards(given, len(rows))) for given, rows in blocks]
+    rights = [_mosaic(np.stack(list(rows.values()))) for _, rows in blocks]
+    figure = Figure(figsize=(7.0, 0.44 * sum(heights) + 0.3 * len(blocks) + 0.4), layout="compressed")
+    widths = [max(mosaic.shape[1] for mosaic in mosaics) for mosaics in (lefts, rights)]
+    grid = figure.subplots(len(blocks), 2, width_ratios=widths, height_ratios=heights, squeeze=False)
+    for (given_axes, axes), left, right, (given_views, rows) in zip(grid, lefts, rights, blocks, strict=True):
+        for which, mosaic in ((given_axes, left), (axes, right)):
+            which.imshow(mosaic, cmap="gray", vmin=0, vmax=255, interpolation="none")
+            which.spines[:].set_visible(False)
+            which.tick_params(length=0, labeltop=True, labelbottom=False, pad=1)
+        side = given_views.shape[-1]
+        middles = np.arange(len(_AZIMUTHS)) * (side + _GAP) + (side - 1) / 2
+        axes.set_xticks(middles, [f"{angle}°" for angle in _AZIMUTHS])
+        axes.set_yticks(middles[: len(rows)], list(rows))
+        given_axes.set(anchor="N", yticks=())
+        given_axes.set_xticks([(left.shape[1] - 1) / 2], ["given"])
+    figure.suptitle("Reconstruction")
+    return figure
+
+
+def _pixels(png: str) -> _Pixels:
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(png))).convert("L"))
+
+
+def _cells(png: str, side: int) -> _Pixels:
+    """Square images of a grid, ``[row, column, side, side]``."""
+    pixels = _pixels(png)
+    height, width = pixels.shape
+    return pixels.reshape(height // side, side, width // side, side).swapaxes(1, 2)
+
+
+def _downwards(images: _Pixels, rows: int) -> _Pixels:
+    """Images in columns of so many, ``[row, column, side, side]``; what is left over is white."""
+    columns = math.ceil(len(images) / rows)
+    padded = np.pad(images, ((0, rows * columns - len(images)), (0, 0), (0, 0)), constant_values=255)
+    return padded.reshape(columns, rows, *images.shape[1:]).swapaxes(0, 1)
+
+
+def _mosaic(cells: _Pixels) -> _Pixels:
+    """``[row, column, side, side]`` as one image, with white gaps."""
+    apart = np.pad(cells, ((0, 0), (0, 0), (0, _GAP), (0, _GAP)), constant_values=255)
+    rows, columns, height, width = apart.shape
+    return apart.swapaxes(1, 2).reshape(rows * height, columns * width)

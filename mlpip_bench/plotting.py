@@ -1,0 +1,101 @@
+"""What all figures share: their looks, which scores they show, and under which names."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import seaborn  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from mlpip_bench.paired import mean_over_seeds
+from mlpip_bench.results import Model, Record, Scores, facts, mean_ci95
+
+STYLE = ("default", seaborn.axes_style("ticks"), {"font.size": 8, "axes.titlesize": 8, "pdf.fonttype": 42})
+COLOURS = seaborn.color_palette("colorblind")
+MARKERS = "osD^vP*X<>hpd8"  # beside the colours, which repeat after ten and are not all told apart in grey
+GREY = "0.45"
+
+_NUMBERS = re.compile(r"(\d+(?:\.\d+)?)|(\D+)")
+
+Run: TypeAlias = tuple[Record, Scores]
+
+
+def configurations(
+    records: Sequence[Record],
+    metric: str,
+    conditions: Collection[str] = (),
+    *,
+    model: Model = "best",
+    detail: str = "",
+    besides: Collection[str] = (),
+) -> dict[str, list[Run]]:
+    """Scores of a metric by what was run: the method, with all that tells its configurations on a bench apart.
+
+    Args:
+        records: of one source of data.
+        metric: its name.
+        conditions: names of the test conditions that the scores must have, and no others.
+        model: the one that is best on validation, or the last one.
+        detail: a detail that the scores must have.
+        besides: facts that tell no configurations apart, since the figure shows them itself.
+    """
+    found: dict[tuple[str, str], list[Run]] = defaultdict(list)
+    for record in sorted(records, key=lambda r: (r.method, r.bench, r.seed, r.key)):
+        for score in record.scores:
+            if (
+                (score.metric, score.model) == (metric, model)
+                and set(score.condition) == set(conditions)
+                and (not detail or detail in score.detail)
+            ):
+                found[record.method, record.bench].append((record, score))
+    labelled: dict[str, list[Run]] = defaultdict(list)
+    for (method, _), runs in found.items():
+        known = [facts(*run) for run in runs]
+        names = sorted({name for each in known for name in each} - {"inductive", *besides})  # norm tells it
+        differing = [name for name in names if len({str(each.get(name)) for each in known}) > 1]
+        for each, run in zip(known, runs, strict=True):
+            told = (f"{name.rpartition('.')[2].replace('_', ' ')} {each.get(name, 'unset')}" for name in differing)
+            labelled[", ".join([method, *told])].append(run)
+    return {label: labelled[label] for label in by_number(labelled)}
+
+
+def by_number(labels: Iterable[str]) -> list[str]:
+    """Labels in order, their numbers by size."""
+    return sorted(labels, key=lambda label: [(float(n or 0), text) for n, text in _NUMBERS.findall(label)])
+
+
+def averaged(label: str, runs: Sequence[Run]) -> str:
+    """The label of a configuration whose seeds are averaged."""
+    by_bench = defaultdict(set)
+    for record, _ in runs:
+        by_bench[record.bench].add(record.seed)
+    counts = sorted({len(seeds) for seeds in by_bench.values()})
+    return label if counts == [1] else f"{label}, mean of {' or '.join(map(str, counts))} seeds"
+
+
+def first_seeds(found: Mapping[str, Sequence[Run]]) -> dict[str, Run]:
+    """The first seed of each configuration, where a mean over seeds cannot be drawn; the label says which it is."""
+    return {
+        label if len({record.seed for record, _ in runs}) == 1 else f"{label}, seed {runs[0][0].seed}": runs[0]
+        for label, runs in found.items()
+    }
+
+
+def wrapped(label: str) -> str:
+    """A label in lines that legends and panels have room for."""
+    return textwrap.fill(label, 30)
+
+
+def mean_ci95_over_seeds(runs: Sequence[Run]) -> tuple[float, float]:
+    """Mean and 95 % half-width over tasks of the mean over seeds, which share their test tasks; as in the tables."""
+    return mean_ci95(mean_over_seeds([score.per_task for _, score in runs]))
+
+
+def numbers(score: Scores, name: str) -> NDArray[np.float64]:
+    """A detail of numbers."""
+    return np.asarray(score.detail[name], dtype=np.float64)

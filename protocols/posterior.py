@@ -1,0 +1,81 @@
+"""Posterior recovery: q(psi | D) against the exact posterior of linear-Gaussian tasks (paper, section 5.1, Fig. 4).
+
+All scores are closed forms in the two Gaussians: their only noise is that of the test tasks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, MultivariateNormal, Normal, kl_divergence
+
+from mlpip_bench.api import EvalProtocol
+from mlpip_bench.conjugate import conjugate_posterior, with_bias
+from mlpip_bench.errors import CellError
+from mlpip_bench.evaluate import Evaluation
+from mlpip_bench.metrics import Metric
+from mlpip_bench.results import Scores
+
+KL = Metric("kl", "nats", "lower")
+"""KL(p || q) of the exact posterior p from q, over all coordinates of psi."""
+
+VARIANCE_RATIO = Metric("variance_ratio", "ratio", "neither")
+"""Variance of q over that of the exact posterior, the geometric mean over coordinates; 1 is right."""
+
+COVERAGE = Metric("coverage", "fraction", "neither")
+"""Probability, under the exact posterior, of q's central 95 % interval, the mean over coordinates; 95 % is right."""
+
+
+class PosteriorRecovery(EvalProtocol):
+    """How near q is to the exact posterior on the bench's fixed test tasks."""
+
+    description = "q(psi | D) against the exact posterior: KL, ratio of variances, coverage of the 95 % interval"
+    metrics = (KL, VARIANCE_RATIO, COVERAGE)
+    handles = ("regression",)
+    datasets = ("linear", "toy", "toyfresh")
+    default = True
+
+    def measure(self, evaluation: Evaluation) -> list[Scores]:
+        """One score a test task."""
+        method = evaluation.method
+        support = evaluation.stream.batch(0, evaluation.tasks).support
+        method.eval()
+        with torch.no_grad():
+            q = _multivariate(method.amortize(support).psi, type(method).__name__)
+        noise_std = method.problem.noise_std
+        assert noise_std is not None  # it is a regression
+        phi = with_bias(support.x.flatten(2).double())
+        truth = conjugate_posterior(phi, support.y.double(), noise_std**2)
+        std, true_std = q.stddev, truth.stddev
+        upper, lower = q.mean + _Z * std, q.mean - _Z * std
+        marginal = Normal(truth.mean, true_std, validate_args=False)
+        scores = {
+            KL: kl_divergence(truth, q),
+            VARIANCE_RATIO: (2 * (std.log() - true_std.log()).mean(-1)).exp(),
+            COVERAGE: (marginal.cdf(upper) - marginal.cdf(lower)).mean(-1),
+        }
+        detail = {}
+        if q.event_shape == (1,):  # what the figure of the toy experiment shows
+            shown = {"true_mean": truth.mean, "true_std": true_std, "q_mean": q.mean, "q_std": std}
+            detail = {name: _numbers(t) for name, t in (shown | {"observations": support.y}).items()}
+        return [
+            evaluation.labelled(metric, _numbers(per_task), detail=detail if metric is KL else None)
+            for metric, per_task in scores.items()
+        ]
+
+
+_Z = float(torch.special.ndtri(torch.tensor(0.975, dtype=torch.float64)))
+
+
+def _numbers(values: Tensor) -> tuple[float, ...]:
+    return tuple(values.flatten().tolist())
+
+
+def _multivariate(psi: Distribution, name: str) -> MultivariateNormal:
+    """The same q over the vector of all coordinates, in float64."""
+    if isinstance(psi, MultivariateNormal):
+        return MultivariateNormal(psi.mean.double(), scale_tril=psi.scale_tril.double(), validate_args=False)
+    if isinstance(psi, Normal):
+        mean, std = psi.mean.flatten(1).double(), psi.stddev.flatten(1).double()
+        return MultivariateNormal(mean, scale_tril=torch.diag_embed(std), validate_args=False)
+    raise CellError(f"posterior recovery needs a Gaussian q(psi | D); {name}'s is a {type(psi).__name__}.")

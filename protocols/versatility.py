@@ -1,0 +1,48 @@
+"""Versatility: one trained model at other ways and shots than it was trained for (paper, section 5.2, Fig. 5).
+
+The paper varies the way at the shot of training, and the shot at 5-way. Tasks are drawn from the test classes by
+streams that know nothing of the model, so models of other benches of the data set see the same ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mlpip_bench.api import EvalProtocol, Method
+from mlpip_bench.evaluate import Evaluation
+from mlpip_bench.metrics import ACCURACY, NLL
+from mlpip_bench.results import Scores
+from mlpip_bench.tasks import TaskShape, TaskStream
+
+WAYS = (5, 10, 20, 30, 40, 50, 60, 80, 100)
+SHOTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15)
+SHOT_WAY = 5
+"""Way at which the shot is varied."""
+
+
+class Versatility(EvalProtocol):
+    """Accuracy and NLL at ways of 5 to 100 and shots of 1 to 15, without retraining."""
+
+    description = "accuracy and NLL at ways of 5 to 100 and shots of 1 to 15, without retraining"
+    metrics = (ACCURACY, NLL)
+    datasets = ("omni", "tiny", "mini")
+
+    def applies(self, plugin: type[Method[Any]], settings: Any) -> bool:  # noqa: ARG002
+        """Methods for which way and shots at test may differ from training."""
+        return "way_and_shot" not in plugin.xfail_checks
+
+    def measure(self, evaluation: Evaluation) -> list[Scores]:
+        """One score a test task for each way and shot; always as many queries per class as the largest shot leaves."""
+        stream = evaluation.stream
+        assert isinstance(stream, TaskStream)  # that of the image benches
+        data, shape = stream.pool.data, stream.shape
+        queries = min(shape.queries, int(data.counts.min()) - max(SHOTS))
+        trained_shot = max(shape.shots_per_class)
+        conditions = [{"way": way} for way in WAYS if way <= data.num_classes]
+        conditions += [{"way": SHOT_WAY, "shot": shot} for shot in SHOTS]
+        scores: list[Scores] = []
+        for condition in conditions:
+            way, shot = condition["way"], condition.get("shot", trained_shot)
+            other = stream.reshaped(TaskShape(way, shot, queries), "versatility", f"{way}w{shot}s")
+            scores += evaluation.on(other).scores(self.metrics, condition=condition)
+        return scores
