@@ -172,7 +172,7 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
         "toy": _toy("250 tasks", train_tasks=250),
         "toyfresh": _toy("new tasks at every step", train_tasks=None),
         "context": Dataset(
-            "MNIST, fifty 5-way tasks that stay the same (appendix B.2); the number is the feature dimension",
+            "MNIST, fifty 5-way 20-shot tasks that stay the same (appendix B.2); the number is the features' dimension",
             "mnist/ with the t10k files; else scikit-learn's digits",
             ExtractorSpec((1, 28, 28), blocks=4, ceil_mode=True),
             {"quick": _CONTEXT, "paper": _CONTEXT},
@@ -196,7 +196,8 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
 LISTED = (
     *("omni5w1s", "omni5w5s", "omni20w1s", "omni20w5s", "mini5w1s", "mini5w5s"),  # the paper's six
     *("tiny5w1s", "tiny5w5s"),
-    *("toy5", "toy10", "context16", "context2", "views1s", "views5s"),  # the paper's other experiments
+    *("toy5", "toy10", "toyfresh5", "toyfresh10"),  # the paper's other experiments
+    *("context16", "context2", "views1s", "views5s"),
     *("linear5s", "linear20s"),  # the posterior is known
 )
 

@@ -21,7 +21,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from mlpip_bench import __version__, published, registry, rendering, results, runner, tables, testing
-from mlpip_bench.benches import GRAMMAR, LISTED, PRESETS, TEST_QUERIES, parse_bench
+from mlpip_bench.benches import DATASETS, GRAMMAR, LISTED, PRESETS, TEST_QUERIES, parse_bench
 from mlpip_bench.datasets import catalog, shapenet_render
 from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.datasets.omniglot import Resize, Split
@@ -442,20 +442,24 @@ def list_methods() -> None:
 def list_protocols() -> None:
     """Installed protocols with their metrics."""
     plugins, broken = _loaded(registry.protocol_names(), registry.protocol)
-    table = _table("protocol", "tasks", "metrics", "what it measures")
+    table = _table("protocol (* by default)", "tasks", "metrics", "what it measures")
     for name, protocol in plugins.items():
         metrics = ", ".join(f"{metric.name} ({metric.unit})" for metric in protocol.metrics)
-        table.add_row(name, ", ".join(protocol.handles), metrics, protocol.description)
+        marked = f"{name} *" if protocol.default else name
+        table.add_row(marked, ", ".join(protocol.datasets or protocol.handles), metrics, protocol.description)
     _print_list(table, broken)
 
 
 @list_app.command("benches")
 def list_benches() -> None:
-    """The paper's benches and the tiny ones; any way and shot works."""
-    table = _table("bench", "data set", "way", "shot", "needs")
-    for name in LISTED:
-        bench = parse_bench(name)
-        table.add_row(name, bench.data.title, str(bench.way), str(bench.shot), bench.data.needs)
+    """The paper's benches and some more; any number in a name works."""
+    table = _table("benches", "data set", "methods by default", "needs")
+    plugins, _ = _loaded(registry.method_names(), registry.method)
+    for dataset in dict.fromkeys(parse_bench(name).dataset for name in LISTED):
+        benches = [name for name in LISTED if parse_bench(name).dataset == dataset]
+        entering = [name for name, plugin in plugins.items() if dataset in plugin.default_for]
+        data = DATASETS[dataset]
+        table.add_row(", ".join(benches), data.title, ", ".join(entering), data.needs)
     out.print(table)
     out.print(GRAMMAR, highlight=False, markup=False)
 

@@ -89,8 +89,8 @@ def posterior(records: Sequence[Record]) -> Figure | None:
         return None
     scores = {f"{wrapped(label)}\n{_kl(score)}": score for label, (_, score) in shown.items()}
     known = next(iter(scores.values()))  # of tasks that all share
-    observations = numbers(known, "observations").reshape(len(known.per_task), -1)
-    tasks = min(_TASKS, *(len(score.per_task) for score in scores.values()))
+    observations = numbers(known, "observations").reshape(len(numbers(known, "q_mean")), -1)
+    tasks = min(_TASKS, *(len(numbers(score, "q_mean")) for score in scores.values()))
     highest = 1 / numbers(known, "true_std")[:tasks].min() / math.sqrt(2 * math.pi)
     legend = sum(0.2 + 0.13 * label.count("\n") for label in scores) / _LEGEND_COLUMNS  # inches
     figure = Figure(figsize=(7.0, 2.4 + legend), layout="constrained")

@@ -172,7 +172,7 @@ class _Entry:
 def wide_tables(
     records: Iterable[Record], published: Iterable[Published], numbers: dict[str, int] | None = None
 ) -> list[WideTable]:
-    """One table for each metric among the records, and for each condition it has scores under, in alphabetical order.
+    """One table for each metric among the records; scores under a condition have a table for each bench.
 
     Args:
         records: what was run.
@@ -182,11 +182,15 @@ def wide_tables(
     Raises:
         UserError: records disagree on what a metric is, or one cell is there twice.
     """
-    by_metric = _group(
-        _entries(records), lambda e: _metric(e.score, of="".join(f"_by_{name}" for name in sorted(e.score.condition)))
-    )
+
+    def table(entry: _Entry) -> tuple[str, tuple[int, _Natural]]:
+        condition = entry.score.condition
+        name = _metric(entry.score, of="".join(f"_by_{name}" for name in sorted(condition)))
+        return name, _bench_order(entry.bench if condition else "")
+
+    by_table = _group(_entries(records), table)
     quoted = list(published)
-    return [_wide_table(metric, entries, quoted, _Notes(numbers)) for metric, entries in sorted(by_metric.items())]
+    return [_wide_table(name, entries, quoted, _Notes(numbers)) for (name, _), entries in sorted(by_table.items())]
 
 
 def _entries(records: Iterable[Record]) -> list[_Entry]:
@@ -222,7 +226,7 @@ def _wide_table(metric: str, entries: Sequence[_Entry], quoted: Sequence[Publish
         )
     ((unit, better),) = kinds
     where = ""
-    if entries[0].score.condition and len({e.bench for e in entries}) == 1:  # said once, so that columns are narrow
+    if entries[0].score.condition:  # all are of one bench, which is said once, so that columns are narrow
         where = f" on {entries[0].bench}"
         entries = [replace(e, column=e.column.removeprefix(f"{e.bench}, ")) for e in entries]
     benches = tuple(dict.fromkeys(e.column for e in sorted(entries, key=_column_order)))
@@ -822,7 +826,7 @@ def write_tables(records: Sequence[Record], results: Path) -> list[Path]:
         )
     published = published_data.load()
     contents = {"long.csv": to_csv(records, published)}
-    files = {table.metric: [table] for table in wide_tables(records, published)}
+    files = _group(wide_tables(records, published), lambda table: table.metric)
     files |= {"paired": paired_tables(compare(records)), "norm_modes": norm_tables(records)}
     for name, tables in files.items():
         if tables:

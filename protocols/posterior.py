@@ -26,6 +26,10 @@ COVERAGE = Metric("coverage", "fraction", "neither")
 """Probability, under the exact posterior, of q's central 95 % interval, the mean over coordinates; 95 % is right."""
 
 
+SHOWN = 8
+"""Test tasks, the first ones, whose posteriors and observations are kept for the figure."""
+
+
 class PosteriorRecovery(EvalProtocol):
     """How near q is to the exact posterior on the bench's fixed test tasks."""
 
@@ -57,7 +61,7 @@ class PosteriorRecovery(EvalProtocol):
         detail = {}
         if q.event_shape == (1,):  # what the figure of the toy experiment shows
             shown = {"true_mean": truth.mean, "true_std": true_std, "q_mean": q.mean, "q_std": std}
-            detail = {name: _numbers(t) for name, t in (shown | {"observations": support.y}).items()}
+            detail = {name: _numbers(t[:SHOWN]) for name, t in (shown | {"observations": support.y}).items()}
         return [
             evaluation.labelled(metric, _numbers(per_task), detail=detail if metric is KL else None)
             for metric, per_task in scores.items()

@@ -134,9 +134,9 @@ def test_it_works_from_any_directory(tmp_path, monkeypatch):
 def test_lists_show_what_is_installed():
     for what, names in (
         ("methods", [*registry.method_names(), "Gordon et al. 2019"]),
-        ("benches", ["omni5w1s", "mini5w5s", "tiny5w1s"]),
+        ("benches", ["omni5w1s", "mini5w5s", "tiny5w1s", "toy10", "context2", "views5s"]),
         ("protocols", ["accuracy", "nll", "calibration", "ece", "brier", "steps", "one_at_a_time"]),
-        ("data", ["omni", "tiny", "mini"]),
+        ("data", ["omni", "tiny", "mini", "views", "context"]),
     ):
         output = call("list", what).output
         assert all(name in output for name in names), output
@@ -199,7 +199,7 @@ BAD = {
     "setting without a value": (["--set", "protonets.scale"], ["--set takes [METHOD.]NAME=VALUE"]),
     "setting of another type": (["--set", "protonets.scale=big"], ["protonets.scale must be a number"]),
     "device": (["--device", "tpu"], ["device must be auto, cpu, cuda"]),
-    "no method": (["--methods", ","], ["at least one method"]),
+    "no method": (["--methods", ","], ["--methods takes names", "Leave it out for the usual"]),
     "split": (["--split", "alphabet"], ["--split must be one of random, vinyals"]),
     "no stand-in": (["--bench", "tiny5w1s"], ["tiny has no stand-in"]),
     "data root": (["--source", "real", "--data-root", "/does/not/exist"], ["the data folder must exist"]),

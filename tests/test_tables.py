@@ -305,9 +305,13 @@ def test_scores_under_a_condition_have_tables_of_their_own() -> None:
 def test_values_of_a_condition_are_in_the_order_of_numbers_below_each_bench() -> None:
     values = (10, 0.05, 1e-5, 0.5, "few", 2, -1)
     other = record(bench="mini5w1s", scores=(score(bench="mini5w1s", condition={"steps": 1}),), protocol="steps")
-    (table,) = tables.wide_tables([other, stepped(*values)], [])
+    first, second = tables.wide_tables([other, stepped(*values)], [])  # a table a bench
     ordered = ("-1", "1e-05", "0.05", "0.5", "2", "10", "few")
-    assert table.benches == (*(f"omni5w1s, steps {value}" for value in ordered), "mini5w1s, steps 1")
+    assert first.benches == tuple(f"steps {value}" for value in ordered)
+    assert second.benches == ("steps 1",)
+    assert [table.title.split(" (")[0] for table in (first, second)] == [
+        "accuracy_by_steps on omni5w1s", "accuracy_by_steps on mini5w1s",
+    ]  # fmt: skip
 
 
 def test_conditions_of_unlike_names_are_unlike_tables() -> None:
@@ -435,7 +439,7 @@ def test_markdown_rows_have_a_cell_a_column() -> None:
 
 def test_stand_in_results_are_marked_in_every_format_and_row() -> None:
     table = wide(*mixed())
-    notice = "stand-in: measured on procedural data made in place of the real data set"
+    notice = "stand-in: measured on data that stand in for the real data set"
     for text in (rendering.to_markdown(table), rendering.to_latex(table), terminal(table)):
         assert notice in text
         assert "beta (stand-in)" in text
