@@ -226,7 +226,7 @@ def run(
     reporter = ConsoleReporter(err)
     reporter.say("reading data; what is decoded or drawn for it is kept")
     cells = runner.plan_cells(config, reporter)
-    _print_configuration(cells, config.protocols)
+    _print_configuration(cells, config.protocols, test_tasks)
     summary = runner.run(cells, config, reporter)
     records = results.load_all(config.results)
     if records:
@@ -244,7 +244,7 @@ def run(
         raise typer.Exit(1)
 
 
-def _print_configuration(cells: list[runner.Cell], protocols: tuple[str, ...]) -> None:
+def _print_configuration(cells: list[runner.Cell], protocols: tuple[str, ...], test_tasks: int | None) -> None:
     table = _table("bench", "method", "seeds", "resolved configuration")
     shown: dict[tuple[str, str, str], list[str]] = {}
     for cell in cells:
@@ -259,6 +259,9 @@ def _print_configuration(cells: list[runner.Cell], protocols: tuple[str, ...]) -
     for cell in cells:
         if left_out := [name for name in protocols if name not in cell.protocols]:
             err.print(f"does not apply to {cell.title}: {', '.join(left_out)}", highlight=False)
+    for cell in cells:
+        if test_tasks is not None and cell.plan.test_tasks < test_tasks:
+            err.print(f"{cell.title} has {cell.plan.test_tasks} test tasks, all that there are", highlight=False)
     if any(cell.dataset.source in STAND_INS for cell in cells):
         err.print("[yellow]stand-in data:[/] results on it are not results on the real data set")
 
@@ -513,9 +516,9 @@ def prepare(
     dataset: Annotated[str, typer.Argument(help="What to prepare: shapenet.")],
     source: Annotated[Path, typer.Option("--from", metavar="DIR", help="Folder of the meshes, ShapeNetCore v2.")],
     target: Annotated[
-        Path | None, typer.Option("--to", metavar="DIR", help="Folder of the views  [default: DATA-ROOT/shapenet]")
+        Path | None, typer.Option("--to", metavar="DIR", help="Folder of the views; left out, DATA-ROOT/shapenet.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Meshes rendered at once  [default: one a core]")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Meshes rendered at once; left out, one a core.")] = None,
     data_root: DataRoot = None,
 ) -> None:
     """Render meshes to the views that the benches read; the same command goes on where it was stopped."""

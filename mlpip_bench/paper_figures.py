@@ -245,7 +245,7 @@ def versatility(records: Sequence[Record]) -> Figure | None:
                 _versatility_line(axes, [run for run in of_panel if run[0].bench == bench], varied, i)
             axes.set_title(wrapped(averaged(label, of_panel) if of_panel else label))
             seaborn.despine(ax=axes)
-        axes_row[0].set_ylabel("accuracy (%)")
+        axes_row[0].set_ylabel("accuracy (%, logit scale)")
     grid[0, 0].set_yscale("logit")  # which has room for chance, and for what differs near 100 %
     grid[0, 0].set_yticks([percent / 100 for percent in _PERCENT], map(str, _PERCENT))
     grid[0, 0].minorticks_off()
@@ -352,7 +352,8 @@ def _polygons(part: SubFigure, means: _Floats, classes: NDArray[np.int_]) -> Non
     xlim, ylim = np.stack([(low + high) / 2 - half, (low + high) / 2 + half]).T  # squares, to tell distances
     grid = part.subplots(1, 2)
     pair = f"{closest[0]} and {closest[1]}"
-    titles = (f"all {len(classes)} tasks", f"the {hold.sum()} tasks with {pair}, whose means are closest")
+    held = "the task" if hold.sum() == 1 else f"the {hold.sum()} tasks"
+    titles = (f"all {len(classes)} tasks", f"{held} with {pair}, whose means are closest")
     for axes, chosen, title in zip(grid, (np.full(len(classes), True), hold), titles, strict=True):
         for task in means[chosen]:
             around = task - task.mean(0)
@@ -380,7 +381,14 @@ def _weight_maps(part: SubFigure, means: _Floats, classes: NDArray[np.int_]) -> 
             color=COLOURS[digit % len(COLOURS)],
         )  # fmt: skip
     map_axes.margins(0.12)
-    map_axes.set(title="t-SNE map", xlabel="t-SNE 1", ylabel="t-SNE 2", xticks=(), yticks=(), box_aspect=1)
+    map_axes.set(
+        title="t-SNE map; large: a class's median",
+        xlabel="t-SNE 1",
+        ylabel="t-SNE 2",
+        xticks=(),
+        yticks=(),
+        box_aspect=1,
+    )
     order = np.argsort(classes, kind="stable")
     most = np.abs(means).max()
     image = weight_axes.imshow(means[order].T, cmap="vlag", vmin=-most, vmax=most, aspect="auto", interpolation="none")

@@ -108,9 +108,9 @@ class ViewStream:
     ) -> None:
         given = shape.shots_per_class[0]
         if given + (0 if every_object else shape.queries) > VIEWS:
+            others = "" if every_object else f" and {shape.queries} to reconstruct in training"
             raise UserError(
-                f"an object has {VIEWS} views; got {given} given ones"
-                + ("." if every_object else f" and {shape.queries} others to reconstruct in training.")
+                f"an object has {VIEWS} views; got {given} given ones{others}. Use views{VIEWS - 1}s at most."
             )
         self.pool, self.shape, self.seed, self.device = pool, shape, seed, pool.device
         self._every_object = every_object

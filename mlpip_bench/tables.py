@@ -232,6 +232,9 @@ def _wide_table(metric: str, entries: Sequence[_Entry], quoted: Sequence[Publish
     benches = tuple(dict.fromkeys(e.column for e in sorted(entries, key=_column_order)))
     varying = _conflicts(entries, lambda e: (e.facts["source"], e.column))
     data_keys = {key for key in varying if key.startswith("data.")}
+    if "data.name" in data_keys:  # which tells most of the rest
+        varying = _conflicts(entries, lambda e: (e.facts["source"], e.column, e.facts["data.name"]))
+        data_keys = {"data.name"} | {key for key in varying if key.startswith("data.")}
     groups = list(_row_groups(entries, data_keys))
     telling: dict[str, set[str]] = defaultdict(set)  # what sets rows of one method apart
     for group, keys in groups:

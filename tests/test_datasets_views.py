@@ -70,8 +70,8 @@ def test_part_of_coil100_does_not_get_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"images": None}, "damaged.*images"),
-        ({"azimuth_degrees": None}, "damaged.*azimuth_degrees"),
+        ({"images": None}, "must have the arrays.*lacks images"),
+        ({"azimuth_degrees": None}, "must have the arrays.*lacks azimuth_degrees"),
         ({"images": np.zeros((4, 36, 32, 32))}, "must be uint8 .*float64"),
         ({"images": np.zeros((4, 72, 32, 32), np.uint8)}, r"must be uint8 .*\(4, 72, 32, 32\)"),
         ({"images": np.zeros((36, 32, 32), np.uint8)}, "must be uint8"),

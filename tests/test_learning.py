@@ -7,7 +7,7 @@ from mlpip_bench.evaluate import predict, score
 from mlpip_bench.metrics import ACCURACY, NLL
 from mlpip_bench.progress import Quiet
 from mlpip_bench.results import load_all, mean_ci95
-from mlpip_bench.runner import RunConfig, build_method, plan_cells, run, task_streams
+from mlpip_bench.runner import RunConfig, build_method, plan_cells, run, streams_of
 
 ITERATIONS = 60  # of 4 tasks; uniform guessing has accuracy 0.2 and costs log 5 = 1.609 nats
 
@@ -32,7 +32,7 @@ def test_a_short_training_leads_far_above_chance(method, data_root, tmp_path):
         results=tmp_path,
     )
     (cell,) = plan_cells(config)
-    untrained = predict(build_method(cell), task_streams(cell, cell.device)["test"], 20)
+    untrained = predict(build_method(cell), streams_of(cell, cell.device)["test"], 20)
     assert not run([cell], config, Quiet()).failed
     scores = {r.protocol: mean_ci95(r.scores[0].per_task) for r in load_all(tmp_path)}
     accuracy, half_width = scores["accuracy"]

@@ -315,7 +315,7 @@ def test_the_closest_classes_are_of_those_that_meet() -> None:
         bench="context2",
     )  # fmt: skip
     _, held = drawn(paper_figures.weights([made])).axes
-    assert held.get_title() == "the 1 tasks with 0 and 1, whose means are closest"  # 0 and 2 are in no task
+    assert held.get_title() == "the task with 0 and 1, whose means are closest"  # 0 and 2 are in no task
 
 
 def test_in_more_dimensions_a_map_and_the_weights_grouped_by_class_are_shown() -> None:

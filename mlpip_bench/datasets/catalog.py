@@ -220,15 +220,17 @@ def load(
     if source == "procedural":
         if entry.stand_in is None:
             raise UserError(f"{dataset} has no stand-in: it needs the real data. {_needed(entry)}")
-        return _make_stand_in(entry.stand_in, options, reporter)
+        _check_options(entry.stand_in, options)
+        return entry.stand_in.make(reporter)
     found = _locate(entry, data_root, options)
     if found is not None:
         return cached("-".join([dataset, *found.settings.values()]), _made_from(entry, found), found.read)
     absence = _absence(entry, data_root)
     if source == "real" or entry.stand_in is None:
         raise UserError(f"{absence} {_needed(entry)}")
+    _check_options(entry.stand_in, options)
     _log.warning("%s Its stand-in %s (%s) is used instead.", absence, entry.stand_in.name, entry.stand_in.source)
-    return _make_stand_in(entry.stand_in, options, reporter)
+    return entry.stand_in.make(reporter)
 
 
 def describe(data_root: Path | None, options: DataOptions | None = None) -> list[SourceStatus]:
@@ -283,7 +285,8 @@ def _entry(dataset: str, options: DataOptions) -> DataSource:
     return _VIEWS[options.views] if dataset == "views" else SOURCES[dataset]
 
 
-def _make_stand_in(stand_in: StandIn, options: DataOptions, reporter: Reporter) -> ImageDataset:
+def _check_options(stand_in: StandIn, options: DataOptions) -> None:
+    """Refuse settings that choose among real data where the stand-in would be used."""
     default = DataOptions()
     if stand_in.name == "glyphs" and (options.split, options.resize) != (default.split, default.resize):
         raise UserError(
@@ -295,7 +298,6 @@ def _make_stand_in(stand_in: StandIn, options: DataOptions, reporter: Reporter) 
             f"views {options.views!r} chooses among the real data sets of views; their stand-in is none of them. "
             f"Leave the setting out, or point --data-root to a folder that has {options.views}/."
         )
-    return stand_in.make(reporter)
 
 
 def _folders(entry: DataSource, data_root: Path | None) -> list[Path]:

@@ -26,6 +26,7 @@ LAYOUTS = ("coil100_32.npz, arrays images [objects, 36, 32, 32], objects, azimut
 COMPLETE: Sizes = {"train": (62, VIEWS), "validation": (9, VIEWS), "test": (17, VIEWS)}
 
 _FILE = "coil100_32.npz"
+_AGAIN = "Fetch it again, or move it away."
 _ARRAYS = ("images", "objects", "azimuth_degrees")
 
 
@@ -40,24 +41,31 @@ def find(folder: Path) -> Found | None:
 def _read(path: Path) -> ImageDataset:
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            if missing := sorted(set(_ARRAYS) - set(file)):
+                raise UserError(
+                    f"{path} must have the arrays {', '.join(_ARRAYS)}; it lacks {', '.join(missing)}. {_AGAIN}"
+                )
             images, objects, azimuths = (file[name] for name in _ARRAYS)
+    except UserError:
+        raise
     except Exception as error:  # zipfile, zlib and numpy each raise their own on damaged input
         raise broken(path, f"an npz file with the arrays {', '.join(_ARRAYS)}", error) from error
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (VIEWS, SIDE, SIDE):
         raise UserError(
-            f"`images` must be uint8 [object, {VIEWS}, {SIDE}, {SIDE}]; in {path} it is {images.dtype} {images.shape}."
+            f"`images` must be uint8 [object, {VIEWS}, {SIDE}, {SIDE}]; in {path} it is {images.dtype} {images.shape}. "
+            f"{_AGAIN}"
         )
     if not np.array_equal(azimuths, np.arange(0, 360, 360 // VIEWS)):
         raise UserError(
             f"the views of an object must be {360 // VIEWS} degrees apart, from 0 on; `azimuth_degrees` in {path} has "
-            f"{azimuths.ravel().tolist()}."
+            f"{azimuths.ravel().tolist()}. {_AGAIN}"
         )
     if objects.shape != (len(images),) or objects.dtype.kind not in "iu" or len(np.unique(objects)) != len(images):
         raise UserError(
             f"`objects` must be one number for each of the {len(images)} objects, no two the same; in {path} it is "
-            f"{objects.dtype} {objects.shape} with {len(np.unique(objects))} values."
+            f"{objects.dtype} {objects.shape} with {len(np.unique(objects))} values. {_AGAIN}"
         )
     if len(images) < 3:
-        raise UserError(f"each split needs an object; {path} has {len(images)} objects. Fetch it again.")
+        raise UserError(f"each split needs an object; {path} has {len(images)} objects. {_AGAIN}")
     made = view_dataset("coil100", "real", images, [f"obj{number}" for number in objects], {})
     return assemble("coil100", made.splits, {"size": SIDE}, COMPLETE)

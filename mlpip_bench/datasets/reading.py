@@ -78,7 +78,7 @@ def pictures_in(folder: Path) -> list[Path]:
     return paths
 
 
-def decode(picture: Picture, mode: Literal["RGB", "L"]) -> Image.Image:
+def decode(picture: Picture, mode: Literal["RGB", "RGBA", "L"]) -> Image.Image:
     """Decode a JPEG or PNG.
 
     Raises:
@@ -90,7 +90,10 @@ def decode(picture: Picture, mode: Literal["RGB", "L"]) -> Image.Image:
             with Image.open(io.BytesIO(picture.read()), formats=("JPEG", "PNG")) as image:
                 return image.convert(mode)
     except Exception as error:  # on damaged input Pillow raises OSError, SyntaxError, ValueError, struct.error ...
-        reason = "it is neither" if isinstance(error, UnidentifiedImageError) else error
+        reason: object = error
+        if isinstance(error, UnidentifiedImageError):
+            begun = picture.read().startswith((b"\x89PNG", b"\xff\xd8"))
+            reason = "it is cut short" if begun else "it is neither"
         raise UserError(
             f"a picture must be a whole JPEG or PNG; {picture.name} is not: {reason}. Fetch it again."
         ) from error

@@ -100,7 +100,7 @@ def _read(folder: Path, objects: Mapping[str, Path]) -> ImageDataset:
 def _view(path: Path) -> NDArray[np.uint8]:
     """A view as uint8 ``[SIDE, SIDE]``."""
     picture = file_picture(path)
-    image = decode(picture, "RGBA")  # type: ignore[arg-type]  # it takes Pillow's other modes as well
+    image = decode(picture, "RGBA")
     if picture.read()[24:26] == _GREY_OF_16_BITS:  # Pillow cuts what is above 255
         raise UserError(f"a view must have 8 bits a channel; {path} has 16. Render it again.")
     if image.width != image.height:

@@ -139,6 +139,10 @@ def _objects(source: Path, target: Path, reporter: Reporter) -> list[str]:
         )
     if missing:
         reporter.say(f"not in {source}, so left out: {', '.join(missing)}")
+    if others := sorted(p.name for p in source.iterdir() if p.is_dir() and p.name.isdigit() and p.name not in SYNSETS):
+        reporter.say(
+            f"none of the paper's categories, so ignored: {', '.join(others[:5])}" + (", ..." if others[5:] else "")
+        )
     objects = [
         f"{synset}/{path.name}"
         for synset in SYNSETS
