@@ -224,7 +224,6 @@ def run(
         results=results_folder,
     )
     reporter = ConsoleReporter(err)
-    reporter.say("reading data; what is decoded or drawn for it is kept")
     cells = runner.plan_cells(config, reporter)
     _print_configuration(cells, config.protocols, test_tasks)
     summary = runner.run(cells, config, reporter)

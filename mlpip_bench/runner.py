@@ -214,6 +214,8 @@ def plan_cells(config: RunConfig, reporter: Reporter | None = None) -> list[Cell
                 f"{' and '.join(plugins[name].handles)}. Methods for {bench.name}: {', '.join(able)}."
             )
     resolved = {(bench, name): _resolve(config, bench, name, plugins[name]) for bench, name in pairs}
+    if reporter is not None:
+        reporter.say("reading data; what is decoded or drawn for it is kept")
     datasets = {
         name: _load(bench, config, reporter) for name, bench in {bench.dataset: bench for bench in benches}.items()
     }
