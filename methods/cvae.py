@@ -13,7 +13,6 @@ network, which training has shown one at a time. Images are generated at the mea
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,28 +23,15 @@ from mlpip_bench.api import Method, Posterior, Problem
 from mlpip_bench.models import gaussian_model
 from mlpip_bench.objectives import elbo
 from mlpip_bench.tasks import Labelled, TaskBatch
-from mlpip_bench.variational import GaussianPrior
+from mlpip_bench.variational import BoundSettings, GaussianPrior
 
 
 @dataclass(frozen=True)
-class CVAESettings:
-    """Settings of the C-VAE.
-
-    Attributes:
-        samples: of the latent in training.
-        eval_samples: of the latent at evaluation; 1 is the mean of q.
-        beta: weight of the KL; 1 is the evidence bound.
-    """
+class CVAESettings(BoundSettings):
+    """Settings of the C-VAE: those of its bound, with one sample of the latent."""
 
     samples: int = 1
     eval_samples: int = 1
-    beta: float = 1.0
-
-    def __post_init__(self) -> None:
-        if min(self.samples, self.eval_samples) < 1:
-            raise ValueError(f"samples and eval_samples must be at least 1; got {self.samples}, {self.eval_samples}")
-        if not 0 <= self.beta < math.inf:
-            raise ValueError(f"beta must be finite and not negative; got {self.beta}")
 
 
 class CVAE(Method[Normal]):

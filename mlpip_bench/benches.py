@@ -127,18 +127,22 @@ _PAPER_VIEWS = {
 }
 
 
-def _toy(trained_on: str, train_tasks: int | None) -> Dataset:
+def _linear_gaussian(
+    title: str, dimension: int, noise_std: float, budget: Mapping[str, Any], naming: str, train_tasks: int | None = None
+) -> Dataset:
     return Dataset(
-        f"Gaussian with an unknown mean (section 5.1), trained on {trained_on}",
+        title,
         "nothing: tasks are drawn from the model",
-        ExtractorSpec((0, 1, 1), blocks=0),
-        {"quick": _TOY, "paper": _TOY},
-        naming="{shot}",
+        ExtractorSpec((dimension, 1, 1), blocks=0),
+        {"quick": budget, "paper": budget},
+        naming=naming,
         kind="regression",
-        noise_std=1.0,
+        noise_std=noise_std,
         train_tasks=train_tasks,
     )
 
+
+_TOY_TITLE = "Gaussian with an unknown mean (section 5.1), trained on "
 
 DATASETS: Mapping[str, Dataset] = MappingProxyType(
     {
@@ -160,17 +164,9 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
             ExtractorSpec((3, 84, 84), blocks=5, dropout=0.5),
             {"quick": _QUICK_LARGE, "paper": _PAPER_MINI},
         ),
-        "linear": Dataset(
-            "linear-Gaussian regression, 3 inputs",
-            "nothing: tasks are drawn from the model",
-            ExtractorSpec((3, 1, 1), blocks=0),
-            {"quick": _LINEAR, "paper": _LINEAR},
-            naming="{shot}s",
-            kind="regression",
-            noise_std=0.5,
-        ),
-        "toy": _toy("250 tasks", train_tasks=250),
-        "toyfresh": _toy("new tasks at every step", train_tasks=None),
+        "linear": _linear_gaussian("linear-Gaussian regression, 3 inputs", 3, 0.5, _LINEAR, "{shot}s"),
+        "toy": _linear_gaussian(_TOY_TITLE + "250 tasks", 0, 1.0, _TOY, "{shot}", train_tasks=250),
+        "toyfresh": _linear_gaussian(_TOY_TITLE + "new tasks at every step", 0, 1.0, _TOY, "{shot}"),
         "context": Dataset(
             "MNIST, fifty 5-way 20-shot tasks that stay the same (appendix B.2); the number is the features' dimension",
             "mnist/ with the t10k files; else scikit-learn's digits",

@@ -144,6 +144,16 @@ def linear_outputs(
     return torch.baddbmm(psi[..., -1:].mT, features, psi[..., :-1].mT)
 
 
+def sampled_normal(normal: Normal, samples: int, *, fixed_noise: bool) -> Float[Tensor, sample *batch]:
+    """Reparameterised draws, with noise drawn afresh or, if fixed, the same for all but the last dimension."""
+    mean = normal.mean
+    if fixed_noise:
+        noise = _sobol_normal(samples, mean.shape[-1]).to(mean).view(samples, *(1,) * (mean.dim() - 1), -1)
+    else:
+        noise = torch.randn(samples, *mean.shape, dtype=mean.dtype, device=mean.device)
+    return mean + normal.stddev * noise
+
+
 def sampled_predictive(
     outputs: Normal, samples: int, *, noise_std: float | None = None, fixed_noise: bool
 ) -> MonteCarloMixture:
@@ -159,11 +169,7 @@ def sampled_predictive(
             ``way`` dimensions, for every point: a prediction is then a function of q and its query
             alone, whatever else is in the batch (evaluation).
     """
-    if fixed_noise:
-        noise = fixed_normal_points(samples, outputs.mean.shape[-1]).to(outputs.mean)[:, None, None]
-    else:
-        noise = torch.randn(samples, *outputs.mean.shape, dtype=outputs.mean.dtype, device=outputs.mean.device)
-    drawn = outputs.mean + outputs.stddev * noise
+    drawn = sampled_normal(outputs, samples, fixed_noise=fixed_noise)
     if noise_std is None:
         return MonteCarloMixture(Categorical(logits=drawn, validate_args=False))
     return MonteCarloMixture(Normal(drawn.squeeze(-1), noise_std, validate_args=False))
@@ -193,7 +199,7 @@ def closed_form_predictive(features: Float[Tensor, "task point feature"], psi: N
 
 
 @functools.lru_cache(maxsize=32)
-def fixed_normal_points(samples: int, dimensions: int) -> Tensor:
+def _sobol_normal(samples: int, dimensions: int) -> Tensor:
     """Standard normal quasi-Monte-Carlo points, ``[samples, dimensions]`` in float64.
 
     A single point is the centre, so that one sample of a Gaussian is its mean.

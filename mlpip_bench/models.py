@@ -19,8 +19,8 @@ from mlpip_bench.api import Problem
 from mlpip_bench.distributions import (
     MonteCarloMixture,
     closed_form_predictive,
-    fixed_normal_points,
     gaussian_linear_predictive,
+    sampled_normal,
 )
 from mlpip_bench.networks import (
     ExtractorSpec,
@@ -123,11 +123,8 @@ class ViewModel(GaussianModel):
 
     def predictive(self, features: Tensor, psi: Normal, samples: int, *, fixed_noise: bool) -> MonteCarloMixture:
         """Generated images under pixel noise; one draw of psi serves all points of a task."""
-        if fixed_noise:
-            noise = fixed_normal_points(samples, psi.mean.shape[-1]).to(psi.mean).unsqueeze(1)
-        else:
-            noise = torch.randn(samples, *psi.mean.shape, dtype=psi.mean.dtype, device=psi.mean.device)
-        drawn = (psi.mean + psi.stddev * noise).unsqueeze(2).expand(-1, -1, features.shape[1], -1)
+        drawn = sampled_normal(psi, samples, fixed_noise=fixed_noise)
+        drawn = drawn.unsqueeze(2).expand(-1, -1, features.shape[1], -1)
         images = self.generator(torch.cat([drawn, features.expand(samples, *features.shape)], -1))
         return MonteCarloMixture(view_likelihood(images, self.problem))
 

@@ -255,10 +255,6 @@ class TaskStream:
         """Another stream of tasks out of the same pool."""
         return TaskStream(self.pool, shape, *seed, split="test")
 
-    def classes(self, first: int, tasks: int) -> Int[Tensor, "task way"]:
-        """Class of each label."""
-        return self.indices(first, tasks).classes
-
     def _draw_block(self, block: int) -> TaskIndices:
         return self.pool.draw(self.shape, BLOCK, block_generator(self.seed, block))
 

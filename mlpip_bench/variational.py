@@ -20,31 +20,40 @@ Observed = Literal["support", "support+query"]
 
 
 @dataclass(frozen=True)
-class VariationalSettings:
-    """Settings of variational inference.
+class BoundSettings:
+    """Settings of an evidence bound.
 
     Attributes:
         samples: L of the training objective.
-        eval_samples: L at evaluation.
+        eval_samples: L at evaluation; 1 is the mean of q.
         beta: weight of the KL against the summed log-likelihood; 1 is the evidence bound.
-        learn_prior: learn the scale of the prior N(0, scale^2 I) with theta; else it is N(0, I).
-        observed: D of the bound in training: the support set, which is the paper's literal objective, or
-            all images of the task, support and queries.
-        dropout: whether training drops activations at the bench's rate.
     """
 
     samples: int = 10
     eval_samples: int = 100
     beta: float = 1.0
-    learn_prior: bool = False
-    observed: Observed = "support"
-    dropout: bool = True
 
     def __post_init__(self) -> None:
         if min(self.samples, self.eval_samples) < 1:
             raise ValueError(f"samples and eval_samples must be at least 1; got {self.samples}, {self.eval_samples}")
         if not 0 <= self.beta < math.inf:
             raise ValueError(f"beta must be finite and not negative; got {self.beta}")
+
+
+@dataclass(frozen=True)
+class VariationalSettings(BoundSettings):
+    """Settings of variational inference, beyond those of its bound.
+
+    Attributes:
+        learn_prior: learn the scale of the prior N(0, scale^2 I) with theta; else it is N(0, I).
+        observed: D of the bound in training: the support set, which is the paper's literal objective, or
+            all images of the task, support and queries.
+        dropout: whether training drops activations at the bench's rate.
+    """
+
+    learn_prior: bool = False
+    observed: Observed = "support"
+    dropout: bool = True
 
 
 class GaussianPrior(nn.Module):
