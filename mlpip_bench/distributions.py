@@ -144,7 +144,7 @@ def linear_outputs(
     return torch.baddbmm(psi[..., -1:].mT, features, psi[..., :-1].mT)
 
 
-def sampled_normal(normal: Normal, samples: int, *, fixed_noise: bool) -> Float[Tensor, sample *batch]:
+def sampled_normal(normal: Normal, samples: int, *, fixed_noise: bool) -> Float[Tensor, sample * batch]:
     """Reparameterised draws, with noise drawn afresh or, if fixed, the same for all but the last dimension."""
     mean = normal.mean
     if fixed_noise:
