@@ -33,7 +33,7 @@ class CNP(Method[Delta]):
         features = problem.extractor.features
         self.extractor = FeatureExtractor(problem.extractor, problem.norm)
         self.encoder = mlp(features, features, features)
-        self.decoder = mlp(3 * features, features, features, 1)
+        self.decoder = mlp(3 * features, features, features, 1, last_bias=False)
 
     def amortize(self, support: Labelled) -> Posterior[Delta]:
         """r_c, the mean over a class's points of their encoding."""

@@ -32,7 +32,7 @@ class RelationNets(Method[Delta]):
         super().__init__(problem, settings)
         features = problem.extractor.features
         self.extractor = FeatureExtractor(problem.extractor, problem.norm)
-        self.relation = mlp(2 * features, features, 1)
+        self.relation = mlp(2 * features, features, 1, last_bias=False)
 
     def amortize(self, support: Labelled) -> Posterior[Delta]:
         """Class means."""

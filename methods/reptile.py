@@ -70,7 +70,7 @@ class Reptile(Method[Delta]):
         with torch.no_grad():
             q = self.amortize(batch.merged)
             log_loss = mlpip_loss(self.predictive(q, batch.query.x), batch.query)
-        way = batch.support.way
-        start = self.network.flat(self.network.for_way(dict(self.network.named_parameters()), way))
+        psi_0 = self.network.for_way(dict(self.network.named_parameters()), batch.support.way)
+        start = self.network.flat({name: p.unsqueeze(0) for name, p in psi_0.items()})
         pull = (start - q.psi.mean).square().sum(-1).mean() / 2
         return log_loss + pull - pull.detach()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Categorical
 from torch.func import functional_call
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 from mlpip_bench.api import Posterior, Problem
 from mlpip_bench.distributions import Delta
 from mlpip_bench.inner_loop import InnerEngine, Rate, adapt
-from mlpip_bench.networks import FeatureExtractor
+from mlpip_bench.networks import FeatureExtractor, Linear
 from mlpip_bench.normalization import Statistics, cat_statistics, task_statistics
 from mlpip_bench.tasks import Labelled
 
@@ -65,6 +66,14 @@ class StepSettings(StepCounts):
         return [self._rates[min(step, len(self._rates) - 1)] for step in range(steps)]
 
 
+_PIXELS_AT_ONCE = {"cpu": 32_000, "cuda": 1_000_000}
+"""Of the images of tasks that are adapted, or predicted, together: on a CPU what still fits its caches."""
+
+
+def _tasks_at_once(x: Float[Tensor, "task point channel height width"]) -> int:
+    return max(1, _PIXELS_AT_ONCE.get(x.device.type, 1) // math.prod((x.shape[1], *x.shape[3:])))
+
+
 class AdaptedClassifier(nn.Module):
     """Extractor and linear head, the network whose parameters are psi.
 
@@ -75,7 +84,7 @@ class AdaptedClassifier(nn.Module):
     def __init__(self, problem: Problem) -> None:
         super().__init__()
         self.extractor = FeatureExtractor(problem.extractor, problem.norm)
-        self.head = nn.Linear(problem.extractor.features, problem.way)
+        self.head = Linear(problem.extractor.features, problem.way)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
@@ -105,49 +114,60 @@ class AdaptedClassifier(nn.Module):
 
         Differentiable in psi_0 while training; at evaluation each step's memory is freed at once.
         """
+        at_once = 1 if engine == "higher" else _tasks_at_once(support.x)
         psi, statistics = zip(
-            *(self._adapt(support.task(t), rates, first_order, engine) for t in range(support.tasks)), strict=True
+            *(self._adapt(part, rates, first_order, engine) for part in support.split(at_once)), strict=True
         )
-        return Posterior(Delta(torch.stack(psi), event_dim=1), cat_statistics(statistics))
+        return Posterior(Delta(torch.cat(psi), event_dim=1), cat_statistics(statistics))
 
     def _adapt(
-        self, task: Labelled, rates: Sequence[Rate], first_order: bool, engine: InnerEngine
+        self, support: Labelled, rates: Sequence[Rate], first_order: bool, engine: InnerEngine
     ) -> tuple[Tensor, Statistics]:
         def support_loss(forward: Any) -> Tensor:
-            logits, _ = forward(task.x, None, track=False)
-            return F.cross_entropy(logits.flatten(0, 1), task.y.flatten())
+            """Summed over the tasks, whose parameters are their own, so that each has the gradient of its mean."""
+            logits, _ = forward(support.x, None, track=False)
+            return F.cross_entropy(logits.flatten(0, 1), support.y.flatten()) * support.tasks
 
+        # Each task's own; higher knows one set of parameters, and so one task at a time.
+        start = self.for_way(dict(self.named_parameters()), support.way)
+        if engine == "native":
+            start = {n: p.expand(support.tasks, *p.shape) for n, p in start.items()}
         adapted = adapt(
             self,
-            self.for_way(dict(self.named_parameters()), task.way),
+            start,
             support_loss,
             rates,
             first_order=first_order,
             create_graph=self.training and torch.is_grad_enabled(),
             engine=engine,
         )
-        _, statistics = functional_call(self, adapted, (task.x, None), {"track": True})
+        if engine == "higher":
+            adapted = {n: p.unsqueeze(0) for n, p in adapted.items()}
+        _, statistics = functional_call(self, adapted, (support.x, None), {"track": True})
         return self.flat(adapted), statistics
 
     def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Categorical:
         """Softmax of each task's own adapted network."""
         logits = []
-        for t in range(query_x.shape[0]):
-            parameters = self.unflatten(q.psi.mean[t])
-            arguments = (query_x[t : t + 1], task_statistics(q.support, t))
-            logits.append(functional_call(self, parameters, arguments, {"track": True})[0])
+        at_once = _tasks_at_once(query_x)
+        for first in range(0, len(query_x), at_once):
+            own = slice(first, first + at_once)
+            arguments = (query_x[own], task_statistics(q.support, own))
+            logits.append(functional_call(self, self.unflatten(q.psi.mean[own]), arguments, {"track": True})[0])
         return Categorical(logits=torch.cat(logits), validate_args=False)
 
     @staticmethod
     def flat(parameters: Mapping[str, Tensor]) -> Tensor:
-        """The parameters as one vector psi."""
-        return torch.cat([p.flatten() for p in parameters.values()])
+        """Each task's parameters as one vector, ``[task, psi]``."""
+        return torch.cat([p.reshape(len(p), -1) for p in parameters.values()], -1)
 
     def unflatten(self, psi: Tensor) -> dict[str, Tensor]:
-        """The parameters in a vector psi, whose length tells the way."""
+        """The parameters in vectors psi, ``[psi]`` or ``[task, psi]``; their length tells the way."""
         body = {n: p.shape for n, p in self.extractor.named_parameters(prefix="extractor")}
         features = self.head.in_features
-        way = (len(psi) - sum(s.numel() for s in body.values())) // (features + 1)
+        way = (psi.shape[-1] - sum(s.numel() for s in body.values())) // (features + 1)
         shapes = body | {"head.weight": torch.Size((way, features)), "head.bias": torch.Size((way,))}
-        parts = psi.split([s.numel() for s in shapes.values()])
-        return {n: part.view(shape) for (n, shape), part in zip(shapes.items(), parts, strict=True)}
+        parts = psi.split([s.numel() for s in shapes.values()], -1)
+        return {
+            n: part.reshape(*psi.shape[:-1], *shape) for (n, shape), part in zip(shapes.items(), parts, strict=True)
+        }

@@ -26,6 +26,7 @@ from mlpip_bench.networks import (
     ExtractorSpec,
     FeatureExtractor,
     amortization,
+    channels_innermost,
     mlp,
     std_from_log_variance,
     truncated_xavier_,
@@ -150,9 +151,9 @@ class ViewEncoder(nn.Module):
 
     def forward(self, images: Float[Tensor, "task point channel height width"]) -> Float[Tensor, "task point feature"]:
         """Features of images in [0, 1]."""
-        x = images.flatten(0, 1)
+        x = channels_innermost(images.flatten(0, 1))
         for convolution in self.convolutions:
-            x = F.max_pool2d(F.relu(convolution(x)), 2)
+            x = F.relu(F.max_pool2d(convolution(x), 2))  # pooled first, ReLU has a quarter of the work
         features: Tensor = F.relu(self.dense(x.flatten(1))).unflatten(0, images.shape[:2])
         return features
 
@@ -182,6 +183,7 @@ class ViewGenerator(nn.Module):
     def forward(self, inputs: Float[Tensor, "*batch psi_and_angle"]) -> Float[Tensor, "*batch channel height width"]:
         """Images in [0, 1]."""
         x = F.relu(self.dense(F.relu(self.hidden(inputs.flatten(0, -2))))).unflatten(1, self.shape)
+        x = channels_innermost(x)
         for deconvolution in self.deconvolutions[:-1]:
             x = F.relu(deconvolution(x))
         images: Tensor = torch.sigmoid(self.deconvolutions[-1](x)).unflatten(0, inputs.shape[:-1])

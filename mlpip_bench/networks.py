@@ -79,11 +79,58 @@ class ConvBlock(nn.Module):
 
     def forward(self, x: Tensor, support: Moments | None, *, track: bool) -> tuple[Tensor, Moments]:
         """``[task, point, channel, height, width]`` to half the height and width."""
-        tasks = x.shape[0]
-        x = self.conv(x.flatten(0, 1)).unflatten(0, (tasks, -1))
-        x, moments = self.norm(x, support, track=track)
-        x = F.dropout(F.relu(x), self.dropout, self.training).flatten(0, 1)
-        return F.max_pool2d(x, 2, ceil_mode=self.ceil_mode).unflatten(0, (tasks, -1)), moments
+        norm, tasks = self.norm, x.shape[0]
+        images, weight = self._images(x), self.conv.weight
+        if norm.mode in ("layer", "running") or (self.training and self.dropout):
+            y = self._tasks(self._convolve(images, weight, tasks), tasks)
+            by, moments = norm.statistics(y, support, track=track)
+            y = F.dropout(F.relu(norm.affine(y, by)), self.dropout, self.training)
+            return self._tasks(self._pool(self._images(y)), tasks), moments
+        # The same with a quarter of the work behind the convolution: a maximum passes through ReLU and through a
+        # factor that is not negative. So filters whose scale is negative are negated, and their statistics with them.
+        sign = torch.where(norm.scale < 0, -1.0, 1.0).to(weight)
+        images = self._convolve(images, weight * sign.unsqueeze(-1), tasks)
+        by, moments = norm.statistics(self._tasks(images, tasks), support, track=track)
+        return F.relu(norm.affine(self._tasks(self._pool(images), tasks), by, norm.scale.abs())), moments
+
+    @property
+    def has_filters_of_tasks(self) -> bool:
+        """Whether the parameters have a leading task dimension, for a network of each task's own."""
+        return self.conv.weight.dim() == 5
+
+    def _images(self, x: Tensor) -> Tensor:
+        """Images of all tasks; where each task has its filters, its channels are a group beside those of the others."""
+        return channels_innermost(x.transpose(0, 1).flatten(1, 2) if self.has_filters_of_tasks else x.flatten(0, 1))
+
+    def _tasks(self, images: Tensor, tasks: int) -> Tensor:
+        """The inverse of :meth:`_images`; either is a view of what the other gives."""
+        if self.has_filters_of_tasks:
+            images = images.unflatten(1, (tasks, -1)).transpose(0, 1)
+        else:
+            images = images.unflatten(0, (tasks, -1))
+        return images
+
+    def _convolve(self, images: Tensor, weight: Tensor, tasks: int) -> Tensor:
+        groups = tasks if self.has_filters_of_tasks else 1
+        convolved: Tensor = F.conv2d(images, weight.flatten(0, -4), padding=1, groups=groups)
+        return convolved
+
+    def _pool(self, images: Tensor) -> Tensor:
+        pooled: Tensor = F.max_pool2d(images, 2, ceil_mode=self.ceil_mode)
+        return pooled
+
+
+def channels_innermost(images: Tensor) -> Tensor:
+    """The same images with the channels innermost on a CPU, where convolution and pooling are then faster.
+
+    Of images with one channel torch can tell the two layouts apart by the strides alone.
+    """
+    if images.device.type != "cpu":
+        return images
+    if images.shape[1] > 1:
+        return images.contiguous(memory_format=torch.channels_last)
+    points, _, height, width = images.shape
+    return images.reshape(points, height, width, 1).permute(0, 3, 1, 2)
 
 
 class FeatureExtractor(nn.Module):
@@ -120,11 +167,10 @@ class FeatureExtractor(nn.Module):
         Returns:
             Features, and the support statistics.
         """
-        if x.device.type == "cpu" and x.shape[0] > 1 and self.blocks:
+        shared = not any(block.has_filters_of_tasks for block in self.blocks)
+        if x.device.type == "cpu" and x.shape[0] > 1 and self.blocks and shared:
             # A task at a time: its activations stay in the cache, about twice as fast as a flat batch.
             return self._task_by_task(x, support, track)
-        # channels_last speeds up CPU convolutions and leaves their values as they are.
-        x = x.flatten(0, 1).contiguous(memory_format=torch.channels_last).unflatten(0, x.shape[:2])
         moments: list[Moments] = []
         for index, block in enumerate(self.blocks):
             x, own = block(x, None if support is None else support[index], track=track)
@@ -134,20 +180,36 @@ class FeatureExtractor(nn.Module):
     def _task_by_task(self, x: Tensor, support: Statistics | None, track: bool) -> tuple[Tensor, Statistics]:
         outputs, per_task = [], []
         for task in range(x.shape[0]):
-            own = None if support is None else task_statistics(support, task)
+            own = None if support is None else task_statistics(support, slice(task, task + 1))
             features, statistics = self(x[task : task + 1], own, track=track)
             outputs.append(features)
             per_task.append(statistics)
         return torch.cat(outputs), cat_statistics(per_task)
 
 
-def mlp(*sizes: int) -> nn.Sequential:
-    """Fully connected layers with ELU between them (paper, table D.3)."""
+class Linear(nn.Linear):
+    """A fully connected layer whose parameters may have a leading task dimension, for a layer of each task's own."""
+
+    def forward(self, x: Float[Tensor, "task point feature"]) -> Float[Tensor, "task point output"]:
+        """``x W' + b``."""
+        if self.weight.dim() == 2:
+            return super().forward(x)
+        return torch.baddbmm(self.bias.unsqueeze(1), x, self.weight.mT)
+
+
+def mlp(*sizes: int, last_bias: bool = True) -> nn.Sequential:
+    """Fully connected layers with ELU between them (paper, table D.3).
+
+    Args:
+        sizes: of the input and of each layer's output.
+        last_bias: whether the last layer has a bias; one that all classes share is nothing to a softmax.
+    """
     layers: list[nn.Module] = []
     for index, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
-        linear = nn.Linear(fan_in, fan_out)
+        linear = Linear(fan_in, fan_out, bias=last_bias or index < len(sizes) - 2)
         truncated_xavier_(linear.weight)
-        nn.init.normal_(linear.bias, std=1e-3)
+        if linear.bias is not None:
+            nn.init.normal_(linear.bias, std=1e-3)
         layers += [nn.ELU(), linear] if index else [linear]
     return nn.Sequential(*layers)
 

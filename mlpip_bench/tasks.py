@@ -52,6 +52,11 @@ class Labelled:
         """One task, as a batch of one."""
         return Labelled(self.x[index : index + 1], self.y[index : index + 1], self.way)
 
+    def split(self, tasks: int) -> list[Labelled]:
+        """So many tasks at a time."""
+        starts = range(0, self.tasks, tasks)
+        return [Labelled(self.x[i : i + tasks], self.y[i : i + tasks], self.way) for i in starts]
+
     @functools.cached_property
     def one_hot(self) -> Float[Tensor, "task point way"]:
         """Membership of points in classes, in the dtype of ``x``."""
