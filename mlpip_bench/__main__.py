@@ -1,10 +1,14 @@
 """``python -m mlpip_bench``."""
 
+import os
 import sys
 
 
 def main() -> None:
     """Run the command line; an interrupt while it is still being imported is as quiet as a later one."""
+    # Torch's profiler would write its own messages past ours; read when torch is imported.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     try:
         from mlpip_bench import cli
 

@@ -1,4 +1,4 @@
-"""The two plugin interfaces: a meta-learner, and a rule of measurement.
+"""The plugin interfaces: a meta-learner, and a rule of measurement, for one model or for several side by side.
 
 ML-PIP (paper, section 2): an amortizer maps a support set D to q(psi | D), and the predictive is
 q(y | x, D) = integral of p(y | x, psi, theta) q(psi | D) d psi.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -23,8 +23,9 @@ from mlpip_bench.normalization import NormMode, Statistics
 from mlpip_bench.tasks import Labelled, TaskBatch
 
 if TYPE_CHECKING:
-    from mlpip_bench.evaluate import Evaluation
+    from mlpip_bench.evaluate import Contender, Evaluation
     from mlpip_bench.metrics import Metric
+    from mlpip_bench.progress import Reporter
     from mlpip_bench.results import Scores
 
 Psi = TypeVar("Psi", bound=Distribution)
@@ -152,8 +153,8 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
         """Training objective, in nats per query point."""
 
 
-class EvalProtocol(abc.ABC):
-    """A rule of measurement, the same for every method.
+class MeasurementRule(abc.ABC):
+    """What the two kinds of protocol share; a plugin subclasses one of them.
 
     Attributes:
         description: what it measures, in one line.
@@ -173,9 +174,21 @@ class EvalProtocol(abc.ABC):
         """Whether a method with these settings has what is measured; all do, unless a protocol says otherwise."""
         return True
 
+
+class EvalProtocol(MeasurementRule):
+    """A rule of measurement for one trained model, the same for every method."""
+
     @abc.abstractmethod
     def measure(self, evaluation: Evaluation) -> list[Scores]:
         """Per-task scores of a trained model."""
+
+
+class SideBySideProtocol(MeasurementRule):
+    """A rule of measurement for all methods of a bench at once, so that what changes meanwhile meets them all alike."""
+
+    @abc.abstractmethod
+    def measure(self, contenders: Sequence[Contender], reporter: Reporter) -> list[list[Scores]]:
+        """Scores over repeats, for each of the trained models."""
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,23 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from mlpip_bench import __version__, published, registry, rendering, results, runner, tables, testing
+from mlpip_bench import (
+    __version__,
+    profiling,
+    published,
+    registry,
+    rendering,
+    results,
+    runner,
+    tables,
+    testing,
+    timing_tables,
+)
 from mlpip_bench.benches import DATASETS, GRAMMAR, LISTED, PRESETS, TEST_QUERIES, parse_bench
 from mlpip_bench.datasets import catalog, shapenet_render
 from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.datasets.omniglot import Resize, Split
+from mlpip_bench.device import Numerics
 from mlpip_bench.errors import UserError, unknown_name
 from mlpip_bench.normalization import NORM_MODES
 from mlpip_bench.progress import ConsoleReporter
@@ -192,7 +204,18 @@ def run(
         "sincos"
     ),
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    precision: Annotated[str, typer.Option(help="Of all methods: float32; tf32 (GPU only); bf16.")] = "float32",
+    compile_: Annotated[
+        str,
+        typer.Option(
+            "--compile",
+            help="torch.compile for test tasks of all methods: off, default, reduce-overhead (CUDA graphs).",
+        ),
+    ] = "off",
     overwrite: Annotated[str, typer.Option(help="Which cells run again: never, failed, always.")] = "failed",
+    profile: Annotated[
+        bool, typer.Option("--profile", help="First show where the time of each cell goes; traces are in profiles/.")
+    ] = False,
     results_folder: Results = Path("results"),
 ) -> None:
     """Train and test methods on benches, keep a record of each cell, and print the tables."""
@@ -220,12 +243,15 @@ def run(
         data=catalog.DataOptions(split=split, resize=resize, views=views),  # type: ignore[arg-type]
         angles=angles,  # type: ignore[arg-type]
         device=device,
+        numerics=Numerics(precision, compile_),  # type: ignore[arg-type]  # plan_cells checks these words
         overwrite=overwrite,  # type: ignore[arg-type]
         results=results_folder,
     )
     reporter = ConsoleReporter(err)
     cells = runner.plan_cells(config, reporter)
     _print_configuration(cells, config.protocols, test_tasks)
+    if profile:
+        profiling.profile_cells(cells, config.results, reporter, out)
     summary = runner.run(cells, config, reporter)
     records = results.load_all(config.results)
     if records:
@@ -266,6 +292,8 @@ def _print_configuration(cells: list[runner.Cell], protocols: tuple[str, ...], t
 
 
 def _print_tables(records: list[Record], quoted: list[published.Published]) -> None:
+    if timing_tables.timed(records):
+        _print_wide(timing_tables.timing_tables(records))
     numbers: dict[str, int] = {}
     by_norm = tables.norm_tables(records, numbers)
     _print_wide([*tables.wide_tables(records, quoted, numbers), *by_norm])
@@ -293,7 +321,7 @@ def _print_summary(summary: runner.Summary, folder: Path) -> None:
 
 @app.command(
     epilog="Examples:\n\npython -m mlpip_bench table\n\npython -m mlpip_bench table --format csv > results.csv\n\n"
-    "python -m mlpip_bench table --paired --against versa"
+    "python -m mlpip_bench table --paired --against versa\n\npython -m mlpip_bench table --timing --against maml"
 )
 def table(
     results_folder: Results = Path("results"),
@@ -307,13 +335,34 @@ def table(
             help="Print differences of methods and of their settings, paired over the test tasks, instead.",
         ),
     ] = False,
+    timing: Annotated[
+        bool, typer.Option("--timing", help="Print timings, with medians over repeats and ratios, instead.")
+    ] = False,
     against: Annotated[
-        str | None, typer.Option(metavar="METHOD", help="With --paired: only differences to this method.")
+        str | None,
+        typer.Option(
+            metavar="METHOD", help="With --paired: only differences to this method; with --timing: ratios to it."
+        ),
+    ] = None,
+    benchmark_json: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="With --timing: print what pytest-benchmark wrote there (tox -e benchmarks)."
+        ),
     ] = None,
 ) -> None:
     """Regenerate the comparison tables from records, and print them."""
-    if against is not None and not paired:
-        raise UserError(f"--against chooses paired differences; got --against {against} alone. Add --paired.")
+    if paired and timing:
+        raise UserError("--paired and --timing are tables of two kinds; got both. Leave one of them out.")
+    if against is not None and not (paired or timing):
+        raise UserError(
+            f"--against chooses what to compare with; got --against {against} alone. Add --paired or --timing."
+        )
+    if benchmark_json is not None:
+        if not timing:
+            raise UserError("--benchmark-json is read for the table of timings; got it alone. Add --timing.")
+        _show([timing_tables.benchmark_table(benchmark_json)], format_)
+        return
     records = results.load_all(results_folder)
     tables.write_tables(records, results_folder)
     wanted = _names(methods) and _names(f"{methods},{against or ''}")  # what is compared against is needed, too
@@ -326,6 +375,12 @@ def table(
         asked = " ".join(f"--{k} {v}" for k, v in (("bench", bench), ("methods", methods)) if v is not None)
         have = ", ".join(sorted({f"{r.bench} {r.method}" for r in records}))
         raise UserError(f"no record matches {asked}. There are: {have}.")
+    if timing and format_ is TableFormat.csv:
+        typer.echo(timing_tables.timing_csv(chosen), nl=False)
+        return
+    if timing:
+        _show(timing_tables.timing_tables(chosen, against), format_)
+        return
     quoted = [row for row in published.load() if row.bench in (_names(bench) or (row.bench,))]
     comparisons = tables.compare(chosen, against) if paired else []
     if paired and not comparisons:
@@ -333,14 +388,22 @@ def table(
     if format_ is TableFormat.csv:
         typer.echo(tables.paired_csv(comparisons) if paired else tables.to_csv(chosen, quoted), nl=False)
         return
-    if format_ is TableFormat.text and paired:
-        _print_wide(tables.paired_tables(comparisons, {}))
+    if paired:
+        _show(tables.paired_tables(comparisons, {} if format_ is TableFormat.text else None), format_)
     elif format_ is TableFormat.text:
         _print_tables(chosen, quoted)
     else:
-        shown = tables.paired_tables(comparisons) or [*tables.wide_tables(chosen, quoted), *tables.norm_tables(chosen)]
-        render = rendering.to_markdown if format_ is TableFormat.markdown else rendering.to_latex
-        typer.echo("\n".join(map(render, shown)))
+        _show([*tables.wide_tables(chosen, quoted), *tables.norm_tables(chosen)], format_)
+
+
+def _show(shown: list[rendering.WideTable], format_: TableFormat) -> None:
+    if format_ is TableFormat.csv:
+        raise UserError("pytest-benchmark's file is JSON already; --format csv is for records. Leave --format out.")
+    if format_ is TableFormat.text:
+        _print_wide(shown)
+        return
+    render = rendering.to_markdown if format_ is TableFormat.markdown else rendering.to_latex
+    typer.echo("\n".join(map(render, shown)))
 
 
 @app.command(epilog="Example:\n\npython -m mlpip_bench figures --results results")

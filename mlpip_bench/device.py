@@ -6,15 +6,18 @@ import contextlib
 import ctypes
 import os
 import platform
+import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
 import mlpip_bench
-from mlpip_bench.errors import UserError
+from mlpip_bench.errors import UserError, unknown_name
 
 
 def resolve_device(name: str) -> torch.device:
@@ -45,15 +48,67 @@ def keep_freed_memory() -> None:
     Page faults on fresh maps take a third to a half of a convolution's time on a CPU. Elsewhere than
     on glibc this does nothing.
     """
-    m_trim_threshold, m_mmap_max = -1, -4
+    m_trim_threshold, m_mmap_max, never = -1, -4, -1
     with contextlib.suppress(AttributeError, OSError):
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(m_mmap_max, 0)
-        libc.mallopt(m_trim_threshold, 2**31 - 1)
+        libc.mallopt(m_trim_threshold, never)
+
+
+Precision = Literal["float32", "tf32", "bf16"]
+Compile = Literal["off", "default", "reduce-overhead"]
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """How numbers are computed, the same for all methods of a run.
+
+    Attributes:
+        precision: ``float32`` throughout; ``tf32`` for matrix products and convolutions of a GPU; ``bf16`` for them
+            on any device, with parameters and log-densities at evaluation as they are otherwise.
+        compile: mode of ``torch.compile`` for what is done to a test task; ``reduce-overhead`` is CUDA graphs on a GPU.
+            Training is never compiled, since torch does not compile second derivatives.
+    """
+
+    precision: Precision = "float32"
+    compile: Compile = "off"
+
+    def check(self, device: torch.device) -> None:
+        """Make sure that a device can do it.
+
+        Raises:
+            UserError: an unknown word, or something that takes a GPU.
+        """
+        for name, value, known in (
+            ("precision", self.precision, get_args(Precision)),
+            ("compile", self.compile, get_args(Compile)),
+        ):
+            if value not in known:
+                raise unknown_name(name, value, known)
+        for option in (self.precision, self.compile):
+            if option in ("tf32", "reduce-overhead") and device.type != "cuda":
+                raise UserError(f"{option} is a matter of CUDA GPUs; the device of this run is {device}. Leave it out.")
+
+    @contextlib.contextmanager
+    def applied(self, device: torch.device) -> Iterator[None]:
+        """Within, torch computes so; afterwards as before."""
+        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn  # by default torch's convolutions are TF32
+        before = matmul.allow_tf32, cudnn.allow_tf32
+        try:
+            matmul.allow_tf32 = cudnn.allow_tf32 = self.precision == "tf32"
+            with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+                yield
+        finally:
+            matmul.allow_tf32, cudnn.allow_tf32 = before
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
+        """The function, compiled; None where that is not asked for."""
+        return None if self.compile == "off" else torch.compile(function, mode=self.compile)
 
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Versions, machine and numeric settings, as JSON values."""
+    cuda = device.type == "cuda"
     return {
         "mlpip_bench": mlpip_bench.__version__,
         "python": platform.python_version(),
@@ -63,10 +118,28 @@ def environment(device: torch.device) -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+        "gpu": torch.cuda.get_device_name(device) if cuda else None,
+        "driver": _driver(device) if cuda else None,
         "cuda": torch.version.cuda,
-        "tf32": torch.backends.cuda.matmul.allow_tf32 if device.type == "cuda" else None,
+        "cudnn": torch.backends.cudnn.version() if cuda else None,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark if cuda else None,
+        "tf32": torch.backends.cuda.matmul.allow_tf32 if cuda else None,
+        "tf32_convolutions": torch.backends.cudnn.allow_tf32 if cuda else None,
     }
+
+
+def _driver(device: torch.device) -> str | None:
+    """The GPU driver's version and the highest clock rate, as its own tool tells them; None where that is not there."""
+    query = [
+        "nvidia-smi",
+        "--query-gpu=driver_version,clocks.max.sm",
+        "--format=csv,noheader",
+        f"-i={device.index or 0}",
+    ]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    return None
 
 
 def _processor() -> str:

@@ -148,7 +148,8 @@ def sampled_normal(normal: Normal, samples: int, *, fixed_noise: bool) -> Float[
     """Reparameterised draws, with noise drawn afresh or, if fixed, the same for all but the last dimension."""
     mean = normal.mean
     if fixed_noise:
-        noise = _sobol_normal(samples, mean.shape[-1]).to(mean).view(samples, *(1,) * (mean.dim() - 1), -1)
+        points: Tensor = _sobol_normal(samples, mean.shape[-1])
+        noise = points.to(mean).view(samples, *(1,) * (mean.dim() - 1), -1)
     else:
         noise = torch.randn(samples, *mean.shape, dtype=mean.dtype, device=mean.device)
     return mean + normal.stddev * noise
@@ -198,6 +199,7 @@ def closed_form_predictive(features: Float[Tensor, "task point feature"], psi: N
     return Normal(outputs.mean.squeeze(-1), std, validate_args=False)
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # it would draw anew at each call, behind the cache
 @functools.lru_cache(maxsize=32)
 def _sobol_normal(samples: int, dimensions: int) -> Tensor:
     """Standard normal quasi-Monte-Carlo points, ``[samples, dimensions]`` in float64.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from mlpip_bench.api import Method, Posterior
+from mlpip_bench.api import Method, Posterior, TrainingPlan
+from mlpip_bench.device import Numerics
 from mlpip_bench.distributions import Delta, MonteCarloMixture, to_float64
 from mlpip_bench.errors import CellError
 from mlpip_bench.metrics import Metric
@@ -224,6 +227,40 @@ class Evaluation:
             condition=dict(condition or {}),
             detail=dict(detail or {}),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Contender:
+    """A trained model that is measured beside others of its bench.
+
+    Attributes:
+        title: for messages.
+        method: the model that is best on validation.
+        plan: how it was trained.
+        streams: its task streams, ``train`` and ``test`` among them; tasks of ``test`` are the same for all.
+    """
+
+    title: str
+    method: Method[Any]
+    plan: TrainingPlan
+    streams: Mapping[str, Stream]
+
+    def trainee(self) -> Method[Any]:
+        """A copy of the model that can be trained; nothing of it is compiled."""
+        method = copy.deepcopy(self.method)
+        for name in _OF_A_TEST_TASK:
+            vars(method).pop(name, None)
+        return method
+
+
+_OF_A_TEST_TASK = ("amortize", "predictive")
+
+
+def compile_for_tests(method: Method[Any], numerics: Numerics) -> None:
+    """From here on, what is done to a test task is compiled, if that is asked for; training would then fail."""
+    for name in _OF_A_TEST_TASK:
+        if (compiled := numerics.compiled(getattr(method, name))) is not None:
+            setattr(method, name, compiled)
 
 
 def is_inductive(method: Method[Any], batch: TaskBatch, queries: int = 5, tolerance: float = 1e-3) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args
 
-from mlpip_bench.api import EvalProtocol, Method, TaskKind, resolve
+from mlpip_bench.api import EvalProtocol, Method, SideBySideProtocol, TaskKind, resolve
 from mlpip_bench.benches import DATASETS, PRESETS, parse_bench
 from mlpip_bench.errors import UserError, one_line, unknown_name
 from mlpip_bench.metrics import Metric
@@ -42,9 +42,9 @@ def method(name: str) -> type[Method[Any]]:
     return plugin
 
 
-def protocol(name: str) -> type[EvalProtocol]:
+def protocol(name: str) -> type[EvalProtocol] | type[SideBySideProtocol]:
     """The protocol of that name; raises as :func:`method` does."""
-    plugin: type[EvalProtocol] = _load("protocol", name, protocol_faults)
+    plugin: type[EvalProtocol] | type[SideBySideProtocol] = _load("protocol", name, protocol_faults)
     return plugin
 
 
@@ -80,7 +80,7 @@ def _origin(entry: EntryPoint) -> str:
 
 def method_faults(plugin: Any) -> list[str]:
     """What keeps a class from being a method, as ends of a sentence that begins with its name."""
-    if faults := _class_faults(plugin, Method, ("reference", "psi")):
+    if faults := _class_faults(plugin, (Method,), ("reference", "psi")):
         return faults
     kinds = get_args(TaskKind)
     if not (isinstance(plugin.handles, tuple) and plugin.handles and set(plugin.handles) <= set(kinds)):
@@ -126,16 +126,16 @@ def _preset_faults(plugin: type[Method[Any]]) -> list[str]:
 
 def protocol_faults(plugin: Any) -> list[str]:
     """What keeps a class from being a protocol, as :func:`method_faults` says it."""
-    if faults := _class_faults(plugin, EvalProtocol, ("description", "metrics")):
+    if faults := _class_faults(plugin, (EvalProtocol, SideBySideProtocol), ("description", "metrics")):
         return faults
     if not (isinstance(plugin.metrics, tuple) and all(isinstance(metric, Metric) for metric in plugin.metrics)):
         faults.append(f"must have as metrics a tuple of Metric; got {plugin.metrics!r}")
     return faults
 
 
-def _class_faults(plugin: Any, base: type, attributes: tuple[str, ...]) -> list[str]:
-    if not (isinstance(plugin, type) and issubclass(plugin, base)):
-        return [f"must be a subclass of {base.__name__}; it is {plugin!r}"]
+def _class_faults(plugin: Any, bases: tuple[type, ...], attributes: tuple[str, ...]) -> list[str]:
+    if not (isinstance(plugin, type) and issubclass(plugin, bases)):
+        return [f"must be a subclass of {' or '.join(base.__name__ for base in bases)}; it is {plugin!r}"]
     missing = sorted(getattr(plugin, "__abstractmethods__", ())) if inspect.isabstract(plugin) else []
     missing += [name for name in attributes if not getattr(plugin, name, None)]
     return [f"lacks {', '.join(missing)}"] if missing else []

@@ -29,6 +29,7 @@ Json = Mapping[str, Any]
 _STRICT = ConfigDict(extra="forbid")
 Better: TypeAlias = Literal["higher", "lower", "neither"]
 Model: TypeAlias = Literal["best", "last"]
+Over: TypeAlias = Literal["tasks", "repeats"]
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,11 @@ class Scores:
         better: ``higher``, ``lower``, or ``neither`` where a number has a right value or only tells.
         way, shot, queries: the test condition; queries are per class.
         model: ``best`` (on validation) or ``last`` (of training).
-        per_task: one score a test task, in the order of the bench's fixed task stream.
+        per_task: one score a test task, in the order of the bench's fixed task stream; or one a repeat.
         condition: what else of the test condition differs from the bench's own, by name; for example
             ``{"asked": "one at a time"}`` or ``{"steps": 10}``. Scores of unlike conditions never mix.
         detail: what a figure of the metric needs beyond the scores, by name: numbers, or a PNG file in base64.
+        over: what the scores are one of each for: ``tasks``, or ``repeats`` of one measurement.
     """
 
     __pydantic_config__: ClassVar = _STRICT
@@ -59,14 +61,16 @@ class Scores:
     per_task: tuple[float, ...]
     condition: Mapping[str, str | int | float] = field(default_factory=dict)
     detail: Mapping[str, tuple[float, ...] | str] = field(default_factory=dict)
+    over: Over = "tasks"
 
     def __post_init__(self) -> None:
         if not self.per_task or not all(math.isfinite(s) for s in self.per_task):
             raise ValueError(
                 f"{self.metric}: scores must be finite and at least one; the first are {self.per_task[:3]}"
             )
-        if self.better not in get_args(Better) or self.model not in get_args(Model):
-            raise ValueError(f"{self.metric}: better is {self.better!r} and model {self.model!r}; one is no known word")
+        for name, words in (("better", Better), ("model", Model), ("over", Over)):
+            if (word := getattr(self, name)) not in get_args(words):
+                raise ValueError(f"{self.metric}: {name} must be one of {', '.join(get_args(words))}; it is {word!r}")
 
 
 @dataclass(frozen=True)

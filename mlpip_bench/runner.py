@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import logging
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +20,22 @@ import torch
 
 import mlpip_bench
 from mlpip_bench import registry, results
-from mlpip_bench.api import EvalProtocol, Method, Problem, Resolved, TrainingPlan, resolve
+from mlpip_bench.api import (
+    EvalProtocol,
+    MeasurementRule,
+    Method,
+    Problem,
+    Resolved,
+    SideBySideProtocol,
+    TrainingPlan,
+    resolve,
+)
 from mlpip_bench.benches import PRESETS, TEST_QUERIES, BenchSpec, parse_bench
 from mlpip_bench.datasets.catalog import DataOptions, SourceChoice, load
 from mlpip_bench.datasets.linear_gaussian import LinearGaussian
-from mlpip_bench.device import environment, keep_freed_memory, resolve_device
+from mlpip_bench.device import Numerics, environment, keep_freed_memory, resolve_device
 from mlpip_bench.errors import CellError, UserError, one_line, unknown_name
-from mlpip_bench.evaluate import Evaluation, is_inductive
+from mlpip_bench.evaluate import Contender, Evaluation, compile_for_tests, is_inductive
 from mlpip_bench.metrics import VALIDATION
 from mlpip_bench.normalization import NORM_MODES, NormMode
 from mlpip_bench.progress import Reporter
@@ -55,6 +66,7 @@ class RunConfig:
         source, data_root, data: where images come from.
         angles: how the angle of a view is given.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        numerics: how numbers are computed.
         overwrite: which cells run again: none, failed ones, or all.
         results: folder of records, tables and checkpoints.
     """
@@ -72,6 +84,7 @@ class RunConfig:
     data: DataOptions = field(default_factory=DataOptions)
     angles: Angles = "sincos"
     device: str = "auto"
+    numerics: Numerics = field(default_factory=Numerics)
     overwrite: Overwrite = "failed"
     results: Path = Path("results")
 
@@ -86,6 +99,7 @@ class Cell:
         protocols: what is measured, of what was asked for: those that apply to its bench and method.
         dataset: where its tasks come from.
         device: where it runs.
+        numerics: how numbers are computed there.
     """
 
     bench: BenchSpec
@@ -99,6 +113,7 @@ class Cell:
     protocols: tuple[str, ...]
     dataset: TaskSource
     device: torch.device
+    numerics: Numerics
 
     @property
     def title(self) -> str:
@@ -115,6 +130,7 @@ class Cell:
             "norm": self.norm,
             "preset": self.preset,
             **dataclasses.asdict(self.plan),
+            **{k: v for k, v in dataclasses.asdict(self.numerics).items() if v != getattr(Numerics(), k)},
             "settings": dataclasses.asdict(self.settings),
         }
         plain: dict[str, Any] = json.loads(json.dumps(config))
@@ -133,7 +149,7 @@ class Cell:
     @property
     def training_key(self) -> str:
         """Hash of all that decides the trained model; what only the test sees is left out."""
-        config = {k: v for k, v in self.config.items() if k not in ("queries", "test_tasks")}
+        config = {k: v for k, v in self.config.items() if k not in ("queries", "test_tasks", "compile")}
         return self._hash(config)
 
     def record_key(self, protocol: str) -> str:
@@ -193,6 +209,7 @@ def plan_cells(config: RunConfig, reporter: Reporter | None = None) -> list[Cell
     if config.queries < 1:
         raise UserError(f"--queries must be at least 1; got {config.queries}.")
     device = resolve_device(config.device)
+    config.numerics.check(device)
     benches = [parse_bench(name) for name in config.benches]
     entered = {bench: config.methods or _entering(bench) for bench in benches}
     plugins = {name: registry.method(name) for names in entered.values() for name in names}
@@ -232,6 +249,7 @@ def plan_cells(config: RunConfig, reporter: Reporter | None = None) -> list[Cell
             protocols=_applicable(protocols, bench, plugins[name], resolved[bench, name].settings),
             dataset=datasets[bench.dataset],
             device=device,
+            numerics=config.numerics,
         )
         for bench in benches
         for norm in config.norms
@@ -270,7 +288,7 @@ def _entering(bench: BenchSpec) -> list[str]:
     return found
 
 
-def _is_default(protocol: type[EvalProtocol]) -> bool:
+def _is_default(protocol: type[MeasurementRule]) -> bool:
     return protocol.default
 
 
@@ -286,7 +304,7 @@ def _load(bench: BenchSpec, config: RunConfig, reporter: Reporter | None) -> Tas
 
 
 def _applicable(
-    protocols: Mapping[str, EvalProtocol], bench: BenchSpec, plugin: type[Method[Any]], settings: Any
+    protocols: Mapping[str, MeasurementRule], bench: BenchSpec, plugin: type[Method[Any]], settings: Any
 ) -> tuple[str, ...]:
     found = []
     for name, protocol in protocols.items():
@@ -333,33 +351,73 @@ def run(cells: Sequence[Cell], config: RunConfig, reporter: Reporter) -> Summary
     present = {record.key for record in results.load_all(config.results)}
     if torch.device("cpu") in {cell.device for cell in cells}:
         keep_freed_memory()
-    done: list[str] = []
+    done: dict[str, None] = {}
     skipped: list[tuple[str, str]] = []
-    failed: list[tuple[str, str]] = []
+    failed: dict[str, str] = {}
+
+    def attempt(group: Sequence[Cell], work: Callable[[], Iterable[Record]]) -> None:
+        """Keep the records of some cells, or why there are none."""
+        try:
+            for record in work():
+                results.save(record, config.results)
+            done.update(dict.fromkeys(cell.title for cell in group))
+        except UserError:
+            raise
+        except (Exception, SystemExit) as error:  # one cell's fault, whatever it is, must not take the others with it
+            for cell in group:
+                failed[cell.title] = _keep_failure(cell, error, config.results, reporter)
+
+    wanted = _wanted(cells, present, config.overwrite)
     for cell in cells:
         failure = cell.path(config.results / "failures", ".json")
         if config.overwrite == "never" and failure.exists():
             skipped.append((cell.title, f"failed before ({failure}); --overwrite failed runs it again"))
-            continue
-        wanted = [p for p in cell.protocols if config.overwrite == "always" or cell.record_key(p) not in present]
-        if not wanted:
+            wanted[cell] = []
+        elif not wanted[cell]:
             reason = "its records are there; --overwrite always runs it again"
             skipped.append((cell.title, reason if cell.protocols else "no protocol that was asked for applies to it"))
-            continue
-        try:
-            for record in _run_cell(cell, wanted, config, reporter):
-                results.save(record, config.results)
-            failure.unlink(missing_ok=True)
-            done.append(cell.title)
-        except UserError:
-            raise
-        except (Exception, SystemExit) as error:  # one cell's fault, whatever it is, must not take the others with it
-            message = _message(error)
-            detail = {"cell": cell.title, "error": message, "traceback": traceback.format_exc(), "config": cell.config}
-            results.write_atomically(failure, json.dumps(detail, indent=1).encode())
-            reporter.say(f"failed {cell.title}: {message}")
-            failed.append((cell.title, message))
-    return Summary(tuple(done), tuple(skipped), tuple(failed))
+        else:
+            attempt([cell], functools.partial(_run_cell, cell, wanted[cell], config, reporter))
+    for name, group in _side_by_side(cells):
+        ready = [cell for cell in group if name in wanted[cell] and cell.title not in failed]
+        if ready:
+            attempt(ready, functools.partial(_run_side_by_side, name, ready, config, reporter))
+    for cell in cells:
+        if cell.title in done and cell.title not in failed:
+            cell.path(config.results / "failures", ".json").unlink(missing_ok=True)
+    return Summary(tuple(title for title in done if title not in failed), tuple(skipped), tuple(failed.items()))
+
+
+def _wanted(cells: Sequence[Cell], present: set[str], overwrite: Overwrite) -> dict[Cell, list[str]]:
+    """The protocols that each cell is to be measured by now."""
+    wanted = {
+        cell: [p for p in cell.protocols if overwrite == "always" or cell.record_key(p) not in present]
+        for cell in cells
+    }
+    for name, group in _side_by_side(cells):
+        if any(name in wanted[cell] for cell in group):  # then all, since what is compared is measured at once
+            for cell in group:
+                wanted[cell] = [*(p for p in wanted[cell] if p != name), name]
+    return wanted
+
+
+def _side_by_side(cells: Sequence[Cell]) -> list[tuple[str, list[Cell]]]:
+    """The cells that each side-by-side protocol measures at once: those of a bench and a seed."""
+    groups: dict[tuple[str, str, int], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        for name in cell.protocols:
+            if issubclass(registry.protocol(name), SideBySideProtocol):
+                groups[name, cell.bench.name, cell.seed].append(cell)
+    return [(name, group) for (name, *_), group in groups.items()]
+
+
+def _keep_failure(cell: Cell, error: BaseException, folder: Path, reporter: Reporter) -> str:
+    message = _message(error)
+    told = "".join(traceback.format_exception(error))
+    detail = {"cell": cell.title, "error": message, "traceback": told, "config": cell.config}
+    results.write_atomically(cell.path(folder / "failures", ".json"), json.dumps(detail, indent=1).encode())
+    reporter.say(f"failed {cell.title}: {message}")
+    return message
 
 
 def _check_writable(folder: Path) -> None:
@@ -372,6 +430,7 @@ def _check_writable(folder: Path) -> None:
 
 
 def _run_cell(cell: Cell, protocols: Sequence[str], config: RunConfig, reporter: Reporter) -> Iterator[Record]:
+    """Train, then measure by the protocols that measure one model."""
     streams = streams_of(cell, cell.device)
     method = build_method(cell)
     checkpoint = cell.path(config.results / "checkpoints", ".pt")
@@ -381,46 +440,85 @@ def _run_cell(cell: Cell, protocols: Sequence[str], config: RunConfig, reporter:
         start = 0
     if 0 < start < cell.plan.iterations:
         reporter.say(f"{cell.title}: goes on from iteration {start}")
-    with reporter.stage(f"{cell.title}: training", cell.plan.iterations, start) as step:
-        trained = train(
-            method,
-            cell.plan,
-            streams["train"],
-            streams["validation"],
-            metrics=VALIDATION[cell.bench.data.kind],
-            seed=cell.seed,
-            checkpoint=checkpoint,
-            step=step,
-        )
-    began = time.monotonic()
-    measured, failed = _measure(cell, method, trained, streams["test"], protocols, reporter)
-    inductive = bool(measured) and is_inductive(method, streams["test"].batch(0, 1))
-    for name, scores in measured.items():
-        yield Record(
-            key=cell.record_key(name),
-            bench=cell.bench.name,
-            method=cell.method,
-            protocol=name,
-            seed=cell.seed,
-            device=cell.device.type,
-            inductive=inductive,
-            config=cell.config,
-            data=cell.data,
-            scores=tuple(scores),
-            parameters=sum(p.numel() for p in method.parameters()),
-            training={
-                "iterations": trained.iteration,
-                "tasks_seen": trained.iteration * cell.plan.tasks_per_batch,
-                "seconds": trained.seconds,
-                "best_iteration": trained.best_iteration,
-                "history": trained.history,
-            },
-            seconds=time.monotonic() - began,
-            environment=environment(cell.device),
-        )
+    with cell.numerics.applied(cell.device):
+        with reporter.stage(f"{cell.title}: training", cell.plan.iterations, start) as step:
+            trained = train(
+                method,
+                cell.plan,
+                streams["train"],
+                streams["validation"],
+                metrics=VALIDATION[cell.bench.data.kind],
+                seed=cell.seed,
+                checkpoint=checkpoint,
+                step=step,
+            )
+        began = time.monotonic()
+        compile_for_tests(method, cell.numerics)
+        alone = [name for name in protocols if issubclass(registry.protocol(name), EvalProtocol)]
+        measured, failed = _measure(cell, method, trained, streams["test"], alone, reporter)
+        inductive = bool(measured) and is_inductive(method, streams["test"].batch(0, 1))
+        for name, scores in measured.items():
+            yield _record(cell, method, trained, name, scores, inductive, time.monotonic() - began, {})
     if failed:  # the records of the others are written by now
         told = (f"protocol {name}: {_message(error)}" for name, error in failed.items())
         raise CellError("; ".join(told)) from next(iter(failed.values()))
+
+
+def _run_side_by_side(name: str, cells: Sequence[Cell], config: RunConfig, reporter: Reporter) -> list[Record]:
+    """Measure the trained models of some cells at once."""
+    began = time.monotonic()
+    states = [load_checkpoint(cell.path(config.results / "checkpoints", ".pt")) for cell in cells]
+    contenders = []
+    for cell, state in zip(cells, states, strict=True):
+        method = build_method(cell)
+        method.load_state_dict(state.best_model)
+        compile_for_tests(method, cell.numerics)
+        contenders.append(Contender(cell.title, method, cell.plan, streams_of(cell, cell.device)))
+    protocol = registry.protocol(name)()
+    assert isinstance(protocol, SideBySideProtocol)  # that is what these cells are grouped by
+    with cells[0].numerics.applied(cells[0].device):  # one for all cells of a run
+        measured = protocol.measure(contenders, reporter)
+        seconds = time.monotonic() - began
+        session = {"session": seed_from(name, *(cell.title for cell in cells), time.time_ns())}
+        inductive = [is_inductive(c.method, c.streams["test"].batch(0, 1)) for c in contenders]
+    return [
+        _record(cell, contender.method, state, name, scores, alone, seconds, session)
+        for cell, contender, state, scores, alone in zip(cells, contenders, states, measured, inductive, strict=True)
+    ]
+
+
+def _record(
+    cell: Cell,
+    method: Method[Any],
+    trained: TrainingState,
+    protocol: str,
+    scores: Sequence[Scores],
+    inductive: bool,
+    seconds: float,
+    session: Mapping[str, Any],
+) -> Record:
+    return Record(
+        key=cell.record_key(protocol),
+        bench=cell.bench.name,
+        method=cell.method,
+        protocol=protocol,
+        seed=cell.seed,
+        device=cell.device.type,
+        inductive=inductive,
+        config=cell.config,
+        data=cell.data,
+        scores=tuple(scores),
+        parameters=sum(p.numel() for p in method.parameters()),
+        training={
+            "iterations": trained.iteration,
+            "tasks_seen": trained.iteration * cell.plan.tasks_per_batch,
+            "seconds": trained.seconds,
+            "best_iteration": trained.best_iteration,
+            "history": trained.history,
+        },
+        seconds=seconds,
+        environment={**environment(cell.device), **session},
+    )
 
 
 def _message(error: BaseException) -> str:
@@ -473,7 +571,9 @@ def _measure(
 
 def _scores(name: str, evaluation: Evaluation) -> list[Scores]:
     """What a protocol gives; raises whatever it raises, and CellError for what are not scores of the test tasks."""
-    scores = registry.protocol(name)().measure(evaluation)
+    protocol = registry.protocol(name)()
+    assert isinstance(protocol, EvalProtocol)  # the others measure several models at once
+    scores = protocol.measure(evaluation)
     if not (isinstance(scores, list) and scores and all(isinstance(s, Scores) for s in scores)):
         raise CellError(f"measure must return a list of Scores, and at least one; got {scores!r:.60}.")
     if uneven := [s for s in scores if len(s.per_task) != evaluation.tasks]:

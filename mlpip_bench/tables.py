@@ -29,6 +29,7 @@ from mlpip_bench.paired import mean_over_seeds, paired_difference, unpaired_ci95
 from mlpip_bench.published import Published
 from mlpip_bench.rendering import ATTRIBUTES, BOLD_NOTE, Cell, Row, WideTable, to_latex, to_markdown
 from mlpip_bench.results import Better, Model, Record, Scores, facts, mean_ci95, write_atomically
+from mlpip_bench.timing_tables import timed, timing_csv, timing_tables
 
 LONG_COLUMNS = (
     "bench", "method", "protocol", "metric", "way", "shot", "queries", "norm", "preset", "iterations", "source",
@@ -72,6 +73,8 @@ def long_form(records: Iterable[Record], published: Iterable[Published]) -> pd.D
     rows: list[dict[str, object]] = []
     for record in sorted(records, key=_record_order):
         for score in record.scores:
+            if score.over != "tasks":  # timings, whose tables are their own
+                continue
             mean, ci95 = mean_ci95(score.per_task)
             rows.append(
                 {
@@ -194,7 +197,8 @@ def wide_tables(
 
 
 def _entries(records: Iterable[Record]) -> list[_Entry]:
-    return [_entry(record, score) for record in sorted(records, key=_record_order) for score in record.scores]
+    ordered = sorted(records, key=_record_order)
+    return [_entry(record, score) for record in ordered for score in record.scores if score.over == "tasks"]
 
 
 def _entry(record: Record, score: Scores) -> _Entry:
@@ -813,8 +817,8 @@ def _configuration_notes(entries: Sequence[_Entry], common: set[tuple[str, str]]
 def write_tables(records: Sequence[Record], results: Path) -> list[Path]:
     """Write ``long.csv`` and, for each metric, ``<metric>.md`` and ``<metric>.tex`` below ``results/tables``.
 
-    So are ``paired`` and ``norm_modes``, where the records have what they compare. The same records give the
-    same bytes.
+    So are ``paired``, ``norm_modes`` and ``timing`` (the last as CSV, too), where the records have what they show. The
+    same records give the same bytes.
 
     Returns:
         The files written.
@@ -831,6 +835,9 @@ def write_tables(records: Sequence[Record], results: Path) -> list[Path]:
     contents = {"long.csv": to_csv(records, published)}
     files = _group(wide_tables(records, published), lambda table: table.metric)
     files |= {"paired": paired_tables(compare(records)), "norm_modes": norm_tables(records)}
+    if timed(records):
+        files["timing"] = timing_tables(records)
+        contents["timing.csv"] = timing_csv(records)
     for name, tables in files.items():
         if tables:
             contents[f"{name}.md"] = "\n".join(map(to_markdown, tables))

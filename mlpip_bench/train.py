@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from mlpip_bench.api import Method, TrainingPlan
@@ -107,9 +108,8 @@ def train(
             the loss is no scalar with a gradient.
         UserError: the checkpoint is damaged or cannot be written.
     """
-    parameters = list(method.parameters())
-    # Adam takes no empty list.
-    optimizer = torch.optim.Adam(parameters or [torch.zeros(0)], lr=plan.learning_rate)
+    optimizer = adam(method, plan)
+    trainable = any(True for _ in method.parameters())
     state = load_checkpoint(checkpoint) if checkpoint.exists() else _start(method, optimizer)
     method.load_state_dict(state.model)
     optimizer.load_state_dict(state.optimizer)
@@ -135,17 +135,14 @@ def train(
                     group["lr"] = plan.learning_rate * 0.5 ** (state.iteration // plan.halve_every)
             method.train()
             loss = method.loss(training.batch(state.iteration * plan.tasks_per_batch, plan.tasks_per_batch))
-            if not (isinstance(loss, Tensor) and loss.dim() == 0 and (loss.requires_grad or not parameters)):
+            if not (isinstance(loss, Tensor) and loss.dim() == 0 and (loss.requires_grad or not trainable)):
                 came = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
                 raise CellError(
                     f"loss must return a scalar tensor with a gradient; {type(method).__name__}'s is {came}."
                 )
             if not math.isfinite(value := loss.item()):
                 raise CellError(_not_finite(f"the loss ({value})", state.iteration, checkpoint))
-            if parameters:
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                optimizer.step()
+            descend(loss, optimizer)
             state.iteration += 1 if state.model else plan.iterations
             last = state.iteration == plan.iterations
             if last or state.iteration % plan.validate_every == 0:
@@ -156,6 +153,19 @@ def train(
             if step is not None:
                 step(state.iteration, f"loss {value:.3f} {_latest(state, metrics[0])}")
     return state
+
+
+def adam(method: Method[Any], plan: TrainingPlan) -> torch.optim.Adam:
+    """The optimiser of a training run, also of a method that has nothing to train."""
+    return torch.optim.Adam(list(method.parameters()) or [torch.zeros(0)], lr=plan.learning_rate)
+
+
+def descend(loss: Float[Tensor, ""], optimizer: torch.optim.Optimizer) -> None:
+    """One step; none where the loss has no gradient."""
+    if loss.requires_grad:
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
 
 
 def _start(method: Method[Any], optimizer: torch.optim.Optimizer) -> TrainingState:

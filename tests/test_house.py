@@ -22,14 +22,14 @@ import methods
 import mlpip_bench
 import protocols
 from mlpip_bench import registry
-from mlpip_bench.api import EvalProtocol, Method, Problem
+from mlpip_bench.api import EvalProtocol, Method, Problem, SideBySideProtocol
 from mlpip_bench.networks import ExtractorSpec
 from mlpip_bench.tasks import Labelled, TaskBatch
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 ENTRY_POINTS: dict[str, dict[str, str]] = PYPROJECT["project"]["entry-points"]
-KINDS = {"methods": "Method", "protocols": "EvalProtocol"}
+KINDS = {"methods": ("Method",), "protocols": ("EvalProtocol", "SideBySideProtocol")}
 PACKAGES = {"methods": methods, "protocols": protocols}
 ENGINE = Path(mlpip_bench.__file__).parent
 
@@ -45,7 +45,7 @@ def unregistered(folder: Path, package: str, registered: Mapping[str, str]) -> l
         package: ``methods`` or ``protocols``.
         registered: the group's entry points, name to value.
     """
-    base, values, problems = KINDS[package], set(registered.values()), []
+    bases, values, problems = KINDS[package], set(registered.values()), []
     for file in sorted(folder.rglob("*.py")):
         module = ".".join((package, *file.relative_to(folder).with_suffix("").parts))
         if file.name == "__init__.py":
@@ -53,12 +53,12 @@ def unregistered(folder: Path, package: str, registered: Mapping[str, str]) -> l
         names = [
             node.name
             for node in ast.parse(file.read_text(encoding="utf-8")).body
-            if isinstance(node, ast.ClassDef) and any(_base_name(expression) == base for expression in node.bases)
+            if isinstance(node, ast.ClassDef) and any(_base_name(expression) in bases for expression in node.bases)
         ]
         if not names:
             problems.append(
-                f"{package}/{file.name} must define a subclass of {base}; it has none. Code that plugins share belongs "
-                "in mlpip_bench/."
+                f"{package}/{file.name} must define a subclass of {' or '.join(bases)}; it has none. Code that plugins "
+                "share belongs in mlpip_bench/."
             )
         problems += [
             f'{package}/{file.name} is not registered. Add to pyproject.toml, under [project.entry-points."'
@@ -145,7 +145,7 @@ def test_every_method_is_described_and_cites_its_paper(name):
 @pytest.mark.parametrize("name", ENTRY_POINTS["mlpip_bench.protocols"])
 def test_every_protocol_is_described(name):
     plugin = registry.protocol(name)
-    assert issubclass(plugin, EvalProtocol)
+    assert issubclass(plugin, EvalProtocol | SideBySideProtocol)
     assert plugin.description.strip()
     assert plugin.metrics
     assert plugin.__doc__

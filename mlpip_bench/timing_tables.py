@@ -1,0 +1,320 @@
+"""Records of timing -> tables: medians and quartiles over repeats, and ratios within one run.
+
+Seconds of a machine say little of another, and of a noisy one little of itself an hour later. So each row is also told
+as a ratio to one method, repeat by repeat, where both were timed by turns in one session; never across sessions.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from mlpip_bench.datasets.base import STAND_INS
+from mlpip_bench.errors import UserError, unknown_name
+from mlpip_bench.rendering import Cell, Row, WideTable
+from mlpip_bench.results import Record, Scores
+
+_MILLI, _MEGA = 1e-3, 1e6
+
+_MEASURED = {
+    "latency": ("one task at a time, on the device", {
+        "adapt ms": ("adapt_seconds", "", _MILLI),
+        "predict ms": ("predict_seconds", "", _MILLI),
+        "tasks/s": ("tasks_per_second", "", 1.0),
+        "peak MB": ("peak_memory_bytes", "", _MEGA),
+    }),
+    "throughput": ("as many tasks at once as it is fastest with", {
+        "tasks/s": ("tasks_per_second", "", 1.0),
+        "tasks/s, drawn too": ("tasks_per_second", "drawn too", 1.0),
+        "peak MB": ("peak_memory_bytes", "", _MEGA),
+    }),
+    "training": ("training steps, with the drawing of their tasks", {
+        "s per 1000 tasks": ("train_seconds", "", 1.0),
+        "peak MB": ("peak_memory_bytes", "", _MEGA),
+    }),
+}  # fmt: skip
+"""By regime what it is, and its columns: metric, where the tasks were if not on the device, and unit shown."""
+
+_RATIO_OF = {"latency": "tasks_per_second", "throughput": "tasks_per_second", "training": "train_seconds"}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One row: a method, or a variant of its settings, in one regime of one record.
+
+    Attributes:
+        varied: the settings that were varied, by the last part of their name.
+        scores: by metric and by where the tasks were.
+    """
+
+    record: Record
+    regime: str
+    varied: Mapping[str, object]
+    scores: Mapping[tuple[str, str], Scores]
+
+    @property
+    def session(self) -> object:
+        """Which run its repeats are of."""
+        return self.record.environment.get("session")
+
+    @property
+    def pace(self) -> tuple[float, ...]:
+        """Of each repeat, how fast it was."""
+        values = self.scores[_RATIO_OF[self.regime], ""].per_task
+        return tuple(1 / v for v in values) if self.regime == "training" else values
+
+    @property
+    def device(self) -> str:
+        """The very device, with what its speed depends on; never only its kind."""
+        told = self.record.environment
+        name = told.get("gpu") or f"{told.get('processor')}, threads {told.get('threads')}"
+        return f"{self.record.device}: {name}"
+
+    def detail(self, name: str) -> float:
+        """A number that all its scores share."""
+        value = next(iter(self.scores.values())).detail[name]
+        assert not isinstance(value, str)  # numbers are tuples
+        return value[0]
+
+    @property
+    def settings(self) -> str:
+        """What its speed depends on besides the device; what is varied, its label says."""
+        own = self.record.config.get("settings", {})
+        shown = {name: own[name] for name in ("test_steps", "eval_samples") if name in own and not self.varied}
+        shown |= {name: self.record.config[name] for name in ("precision", "compile") if name in self.record.config}
+        return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
+
+
+def timed(records: Iterable[Record]) -> bool:
+    """Whether any of the records holds timings."""
+    return bool(_entries(records))
+
+
+def _entries(records: Iterable[Record]) -> list[_Entry]:
+    entries = []
+    for record in sorted(records, key=lambda r: (r.bench, r.method, r.seed, r.key)):
+        found: dict[tuple[str, tuple[tuple[str, object], ...]], dict[tuple[str, str], Scores]] = {}
+        for score in record.scores:
+            if score.over != "repeats" or "regime" not in score.condition:
+                continue
+            rest = dict(score.condition)
+            regime, tasks = str(rest.pop("regime")), str(rest.pop("tasks", ""))
+            found.setdefault((regime, tuple(sorted(rest.items()))), {})[score.metric, tasks] = score
+        entries += [_Entry(record, regime, dict(varied), scores) for (regime, varied), scores in found.items()]
+    return entries
+
+
+def timing_tables(records: Iterable[Record], against: str | None = None) -> list[WideTable]:
+    """One table for each bench and regime.
+
+    Args:
+        records: what was run; those without timings are passed over.
+        against: the method that ratios are to; left out, the slowest of the bench.
+
+    Raises:
+        UserError: no record has timings, or none is of the method ``against``.
+    """
+    entries = [entry for entry in _entries(records) if entry.regime in _MEASURED]
+    if not entries:
+        raise UserError(
+            "timing tables are made from records of the protocol timing; there are none. Make some, for example with "
+            "`python -m mlpip_bench run --methods versa,maml --bench mini5w5s --protocols timing`."
+        )
+    if against is not None and against not in (methods := {e.record.method for e in entries}):
+        raise unknown_name("timed method for --against", against, methods)
+    tables = []
+    for bench in dict.fromkeys(entry.record.bench for entry in entries):
+        of_bench = [entry for entry in entries if entry.record.bench == bench]
+        own = [entry for entry in of_bench if not entry.varied]
+        slowest = min(own, key=lambda e: (e.regime != "latency", statistics.median(e.pace)))
+        reference = against or slowest.record.method
+        for regime in _MEASURED:
+            for varied in (False, True):
+                rows = [e for e in of_bench if e.regime == regime and bool(e.varied) is varied]
+                if rows:
+                    tables.append(_table(bench, regime, rows, own, reference))
+    return tables
+
+
+def _table(bench: str, regime: str, entries: Sequence[_Entry], own: Sequence[_Entry], reference: str) -> WideTable:
+    what, columns = _MEASURED[regime]
+    varied = "; other numbers of steps and samples" if entries[0].varied else ""
+    ratio = f"× {reference}"  # noqa: RUF001  # a multiplication sign
+    rows = []
+    for entry in entries:
+        cells = {
+            name: _cell([v / unit for v in score.per_task])
+            for name, (metric, tasks, unit) in columns.items()
+            if (score := entry.scores.get((metric, tasks))) is not None
+        }
+        if regime == "throughput":
+            at_once = entry.detail("tasks_at_once")
+            cells["at once"] = Cell(at_once, None, f"{at_once:.0f}")
+        if (other := _reference(entry, own, reference)) is not None:
+            cells[ratio] = _cell([a / b for a, b in zip(entry.pace, other.pace, strict=True)])
+        rows.append(Row(_label(entry), _attributes(entry), cells))
+    repeats, tasks = (sorted({n for entry in entries for n in numbers(entry)}) for numbers in (_repeats, _timed_tasks))
+    notes = [
+        f"Median over {_span(repeats)} repeats of {_span(tasks)} tasks [lower and upper quartile]; the methods took "
+        "turns, in an order drawn anew for each repeat.",
+        f"{ratio}: how many times as fast as {reference} (with its own settings), repeat by repeat; none where the two "
+        "were not timed in one session.",
+        "peak: most bytes of tensors alive at once beyond the model and the tasks, as torch's allocator counts them.",
+    ]
+    if any(entry.record.data["source"] in STAND_INS for entry in entries):
+        notes.append("stand-in: tasks of data that stand in for the real data set, of the same shape.")
+    notes.append(f"Software: {'; '.join(sorted({_software(entry) for entry in entries}))}.")
+    return WideTable(
+        metric=f"timing_{regime}_{bench}",
+        title=f"timing on {bench} ({regime}: {what}{varied})",
+        benches=(*columns, *(["at once"] if regime == "throughput" else []), ratio),
+        rows=tuple(rows),
+        published=(),
+        notes=tuple(notes),
+    )
+
+
+def _repeats(entry: _Entry) -> set[int]:
+    return {len(score.per_task) for (metric, _), score in entry.scores.items() if metric == _RATIO_OF[entry.regime]}
+
+
+def _timed_tasks(entry: _Entry) -> set[int]:
+    return {int(entry.detail("tasks"))}
+
+
+def _span(numbers: Sequence[int]) -> str:
+    return f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+
+
+def _reference(entry: _Entry, own: Sequence[_Entry], method: str) -> _Entry | None:
+    """The reference's row of the same session, measured alike."""
+
+    def alike(e: _Entry) -> tuple[object, ...]:
+        return e.session, e.regime, e.record.config["norm"], e.record.seed
+
+    others = (other for other in own if other.record.method == method and alike(other) == alike(entry))
+    return next(others, None) if entry.session is not None else None
+
+
+def _label(entry: _Entry) -> str:
+    varied = "".join(f", {name} {value}" for name, value in entry.varied.items())
+    return f"{entry.record.method}{varied}{' (stand-in)' if entry.record.data['source'] in STAND_INS else ''}"
+
+
+def _attributes(entry: _Entry) -> dict[str, str]:
+    return {
+        "norm": entry.record.config["norm"],
+        "queries": str(next(iter(entry.scores.values())).queries),
+        "settings": entry.settings,
+        "device": entry.device,
+        "seeds": str(entry.record.seed),
+        "source": entry.record.data["source"],
+    }
+
+
+def _software(entry: _Entry) -> str:
+    told = entry.record.environment
+    names = ("torch", "cuda", "cudnn", "driver", "tf32")
+    return ", ".join(f"{name} {told[name]}" for name in names if told.get(name) is not None)
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Lower quartile, median, upper quartile."""
+    if len(values) == 1:
+        return values[0], values[0], values[0]
+    lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
+    return lower, median, upper
+
+
+def _cell(values: Sequence[float]) -> Cell:
+    lower, median, upper = _quartiles(values)
+    text = f"{median:.3g}" if median < 1000 else f"{median:.0f}"
+    if len(values) > 1:
+        digits = max(0, 2 - _magnitude(median))
+        text = f"{median:.{digits}f} [{lower:.{digits}f}, {upper:.{digits}f}]"
+    return Cell(median, None, text)
+
+
+def _magnitude(value: float) -> int:
+    return int(f"{value:e}".partition("e")[2])
+
+
+def timing_csv(records: Iterable[Record]) -> str:
+    """Every timing as a row, with median and quartiles over repeats in full and in the metric's own unit."""
+    rows = []
+    for entry in _entries(records):
+        record = entry.record
+        for (metric, tasks), score in entry.scores.items():
+            lower, median, upper = _quartiles(score.per_task)
+            rows.append(
+                {
+                    "bench": record.bench,
+                    "method": record.method,
+                    "regime": entry.regime,
+                    "varied": ",".join(f"{k}={v}" for k, v in entry.varied.items()),
+                    "tasks": tasks or "on the device",
+                    "metric": metric,
+                    "tasks_at_once": int(entry.detail("tasks_at_once")),
+                    "tasks_a_repeat": int(entry.detail("tasks")),
+                    "repeats": len(score.per_task),
+                    "median": median,
+                    "lower_quartile": lower,
+                    "upper_quartile": upper,
+                    "unit": score.unit,
+                    "queries": score.queries,
+                    "norm": record.config["norm"],
+                    "precision": record.config.get("precision", "float32"),
+                    "compile": record.config.get("compile", "off"),
+                    "seed": record.seed,
+                    "source": record.data["source"],
+                    "device": entry.device,
+                    "torch": record.environment.get("torch"),
+                    "session": entry.session,
+                }
+            )
+    text: str = pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
+    return text
+
+
+def benchmark_table(path: Path) -> WideTable:
+    """What pytest-benchmark wrote with ``--benchmark-json``: medians, and the ratios that this suite's tests add.
+
+    Raises:
+        UserError: no such file, or another kind of file.
+    """
+    try:
+        content = json.loads(path.read_text())
+        machine = content["machine_info"]["cpu"].get("brand_raw", "an unknown processor")
+        rows = []
+        for benchmark in sorted(content["benchmarks"], key=lambda b: (b["group"] or "", b["name"])):
+            stats, extra = benchmark["stats"], benchmark["extra_info"]
+            quartiles = [1000 * stats[name] for name in ("q1", "median", "q3")]
+            cells = {"ms": Cell(quartiles[1], None, "{1:.3g} [{0:.3g}, {2:.3g}]".format(*quartiles))}
+            for name in ("ratio", "bar"):
+                if name in extra:
+                    cells[name] = Cell(float(extra[name]), None, f"{float(extra[name]):.3g}")
+            rows.append(Row(extra.get("of", benchmark["name"]), {}, cells))
+    except OSError as error:
+        raise UserError(f"--benchmark-json names a file; {path} cannot be read: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"--benchmark-json takes a file that pytest-benchmark wrote; {path} is none. Write one with "
+            "`tox -e benchmarks`, which says where it is."
+        ) from error
+    return WideTable(
+        metric="benchmarks",
+        title=f"benchmarks of {content.get('datetime', 'an unknown day')[:16]} on {machine}",
+        benches=("ms", "ratio", "bar"),
+        rows=tuple(rows),
+        published=(),
+        notes=(
+            "ms: median over rounds [lower and upper quartile] of what the benchmark's name says.",
+            "ratio: how many times as fast the second is as the first, by turns in one run; bar: what it should reach.",
+        ),
+        row_name="benchmark",
+    )

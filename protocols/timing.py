@@ -1,0 +1,289 @@
+"""Timing: seconds of adapting and predicting, tasks a second, memory, and the cost of training (paper, section 5.2).
+
+All methods of a bench are timed by turns, in an order drawn anew for each repeat, on the same tasks, which are on the
+device before the clock starts. Adapting is support set to q(psi | D), predicting is q and the queries to class
+probabilities (or predicted means), once, after the last step; no score is computed. Two regimes: one task at a time,
+which is waited for (``latency``), and as many at once as the method is fastest with (``throughput``).
+
+The paper times 1000 tasks, once, each method by its own code and loader; docs/timing.md says what that leaves open.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import itertools
+import math
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.distributions import Distribution
+
+from mlpip_bench.api import SideBySideProtocol
+from mlpip_bench.errors import CellError, one_line
+from mlpip_bench.evaluate import Contender
+from mlpip_bench.metrics import Metric
+from mlpip_bench.progress import Reporter
+from mlpip_bench.results import Scores
+from mlpip_bench.stopwatch import Stopwatch, peak_bytes
+from mlpip_bench.tasks import Labelled, TaskBatch, seed_from
+from mlpip_bench.train import adam, descend
+
+REPEATS = 5
+MOST_TASKS = 1000
+"""Tasks of all repeats together, as in the paper, where the bench has as many test tasks."""
+VARIANTS = {"test_steps": (1, 3, 5, 10), "eval_samples": (1, 10, 100)}
+"""Settings at whose values methods that have them are timed too, one task at a time and with a fifth of the tasks."""
+WARM_UP_TASKS, WARM_UP_SECONDS = 50, 2.0
+"""Before each kind of work is timed it is done for so many tasks, or so long, whichever is first."""
+LARGEST_BATCH = 128
+RESIDENT_BYTES = 2**30
+"""Of the tasks that are kept on the device, and met again where more are timed."""
+
+ADAPT = Metric("adapt_seconds", "seconds per task", "lower")
+PREDICT = Metric("predict_seconds", "seconds per task", "lower")
+RATE = Metric("tasks_per_second", "tasks per second", "higher")
+PEAK = Metric("peak_memory_bytes", "bytes", "lower")
+TRAIN = Metric("train_seconds", "seconds per 1000 tasks", "lower")
+
+
+class Timing(SideBySideProtocol):
+    """All methods of a bench by turns, over several repeats."""
+
+    description = "seconds to adapt and to predict, tasks per second, peak memory and training cost, side by side"
+    metrics = (ADAPT, PREDICT, RATE, PEAK, TRAIN)
+    handles = ("classification", "regression", "reconstruction")
+
+    def measure(self, contenders: Sequence[Contender], reporter: Reporter) -> list[list[Scores]]:
+        """Scores over repeats for each contender; those of one repeat were taken shortly after each other."""
+        test = contenders[0].streams["test"]
+        tasks = _Tasks(contenders[0])
+        jobs = [_jobs(contender, tasks) for contender in contenders]
+        everything = list(itertools.chain(*jobs))
+        shuffled = random.Random(seed_from("timing", *(contender.title for contender in contenders)))
+        title = f"{test.seed[0]}: timing {len(contenders)} methods by turns"
+        devices = [test.device] if test.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), reporter.stage(title, len(everything) * (1 + REPEATS)) as step:
+            for i in range(1 + REPEATS):
+                note = f"repeat {i} of {REPEATS}" if i else "warming up"
+                for j, job in enumerate(shuffled.sample(everything, len(everything)), 1):
+                    _attempt(job, job.repeat if i else job.prepare)
+                    step(i * len(everything) + j, note)
+        return [[scores for job in own for scores in job.scores()] for own in jobs]
+
+
+def _attempt(job: _Job, work: Callable[[], None]) -> None:
+    try:
+        work()
+    except Exception as error:  # whatever a plugin raises
+        raise CellError(
+            f"{job.contender.title} failed while it was timed: {one_line(error)}. Leave it out to time the others."
+        ) from error
+
+
+class _Tasks:
+    """Test tasks on the device, cut into batches without a copy."""
+
+    def __init__(self, contender: Contender) -> None:
+        self.stream = contender.streams["test"]
+        total = min(contender.plan.test_tasks, MOST_TASKS)
+        self.per_repeat = math.ceil(total / REPEATS)
+        one = self.stream.batch(0, 1)
+        size = sum(t.numel() * t.element_size() for part in (one.support, one.query) for t in (part.x, part.y))
+        self._resident = self.stream.batch(0, max(1, min(total, RESIDENT_BYTES // size)))
+        self.most_at_once = min(LARGEST_BATCH, self._resident.support.tasks)
+
+    def batches(self, size: int, number: int) -> Iterator[TaskBatch]:
+        """So many batches of so many tasks each."""
+        starts = range(0, self._resident.support.tasks - size + 1, size)
+        for start in itertools.islice(itertools.cycle(starts), number):
+            parts = (self._resident.support, self._resident.query)
+            yield TaskBatch(*(Labelled(p.x[start : start + size], p.y[start : start + size], p.way) for p in parts))
+
+    def drawn(self, size: int, number: int) -> Iterator[TaskBatch]:
+        """The same, drawn and brought to the device one by one."""
+        return (self.stream.batch(i * size, size) for i in range(number))
+
+
+def _jobs(contender: Contender, tasks: _Tasks) -> list[_Job]:
+    """What is timed of a contender."""
+    method = contender.method
+    jobs: list[_Job] = [
+        _TestJob(contender, tasks, {"regime": "latency"}, tasks.per_repeat),
+        _ThroughputJob(contender, tasks, {"regime": "throughput"}, tasks.per_repeat),
+    ]
+    for name, values in VARIANTS.items():
+        own = getattr(method.settings, name, 0)
+        if own == 0 or (name == "eval_samples" and method.problem.kind == "reconstruction"):
+            continue  # nothing to vary: it is not there, a closed form, or a mean
+        for value in values:
+            condition: dict[str, str | int | float] = {"regime": "latency", name.partition("_")[2]: value}
+            settings = dataclasses.replace(method.settings, **{name: value})
+            jobs.append(_TestJob(contender, tasks, condition, math.ceil(tasks.per_repeat / 5), settings))
+    if any(parameter.requires_grad for parameter in method.parameters()):
+        jobs.append(_TrainingJob(contender, {"regime": "training"}, tasks.per_repeat))
+    return jobs
+
+
+def _answer(predictive: Distribution) -> torch.Tensor:
+    """What a user asks of a predictive, which may not compute it before."""
+    answer: torch.Tensor = predictive.probs if hasattr(predictive, "probs") else predictive.mean
+    return answer
+
+
+class _Job(abc.ABC):
+    """One kind of work of one contender, and what was measured of it."""
+
+    def __init__(
+        self, contender: Contender, condition: Mapping[str, str | int | float], number: int, size: int = 1
+    ) -> None:
+        self.contender = contender
+        self.device = contender.streams["test"].device
+        self.condition = condition
+        self.number, self.size = number, size  # batches of a repeat, and tasks of a batch
+        self._measured: dict[tuple[Metric, str], list[float]] = defaultdict(list)
+
+    @abc.abstractmethod
+    def prepare(self) -> None:
+        """Choose sizes, warm up, and measure memory."""
+
+    @abc.abstractmethod
+    def repeat(self) -> None:
+        """Time it once."""
+
+    def add(self, metric: Metric, value: float, tasks: str = "") -> None:
+        """A value of this repeat; ``tasks`` says where its tasks were, if not on the device."""
+        self._measured[metric, tasks].append(value)
+
+    def scores(self) -> list[Scores]:
+        """All values, one a repeat."""
+        shape = self.contender.streams["test"].shape
+        return [
+            Scores(
+                metric=metric.name,
+                unit=metric.unit,
+                better=metric.better,
+                way=shape.way,
+                shot=max(shape.shots_per_class),
+                queries=shape.queries,
+                model="best",
+                per_task=tuple(values),
+                condition={**self.condition, **({"tasks": tasks} if tasks else {})},
+                detail={"tasks_at_once": (float(self.size),), "tasks": (float(self.number * self.size),)},
+                over="repeats",
+            )
+            for (metric, tasks), values in self._measured.items()
+        ]
+
+
+class _TestJob(_Job):
+    """Tasks of the test stream, one at a time."""
+
+    def __init__(
+        self,
+        contender: Contender,
+        tasks: _Tasks,
+        condition: Mapping[str, str | int | float],
+        number: int,
+        settings: Any = None,
+    ) -> None:
+        super().__init__(contender, condition, number)
+        self.tasks = tasks
+        self._settings = contender.method.settings if settings is None else settings
+
+    def _laps(self, batches: Iterable[TaskBatch]) -> tuple[float, float, float]:
+        """Seconds of all batches together: of getting them, of adapting, and of predicting."""
+        watch, method = Stopwatch(self.device), self.contender.method
+        own, method.settings = method.settings, self._settings
+        try:
+            with torch.no_grad():
+                watch.wait()
+                watch.mark()
+                for batch in batches:
+                    watch.mark()
+                    q = method.amortize(batch.support)
+                    watch.mark()
+                    _answer(method.predictive(q, batch.query.x))
+                    watch.mark()
+                    watch.wait()
+        finally:
+            method.settings = own
+        laps = watch.laps()
+        return sum(laps[0::3]), sum(laps[1::3]), sum(laps[2::3])
+
+    def prepare(self) -> None:
+        """Warm up, and measure the memory of a batch."""
+        self.contender.method.eval()
+        began = time.monotonic()
+        for batch in self.tasks.batches(self.size, math.ceil(WARM_UP_TASKS / self.size)):
+            self._laps([batch])
+            if time.monotonic() - began > WARM_UP_SECONDS:
+                break
+        self.add(PEAK, peak_bytes(lambda: self._laps(self.tasks.batches(self.size, 1)), self.device))
+
+    def repeat(self) -> None:
+        """Time the tasks; they are on the device."""
+        self.contender.method.eval()
+        _, adapting, predicting = self._laps(self.tasks.batches(self.size, self.number))
+        timed = self.size * self.number
+        self.add(ADAPT, adapting / timed)
+        self.add(PREDICT, predicting / timed)
+        self.add(RATE, timed / (adapting + predicting))
+
+
+class _ThroughputJob(_TestJob):
+    """The same, as many tasks at once as it is fastest with; and once more with the drawing of the tasks."""
+
+    def prepare(self) -> None:
+        """Double the number of tasks at once until that gains nothing, twice."""
+        rates: dict[int, float] = {}
+        size = 1
+        while size <= self.tasks.most_at_once and size < 4 * max(rates, key=rates.__getitem__, default=1):
+            self._laps(self.tasks.batches(size, 1))
+            rates[size] = size / sum(self._laps(self.tasks.batches(size, 1)))
+            size *= 2
+        self.size = max(rates, key=rates.__getitem__)
+        self.number = math.ceil(self.number / self.size)
+        super().prepare()
+
+    def repeat(self) -> None:
+        """Time the tasks on the device, and as many that are drawn meanwhile."""
+        super().repeat()
+        drawn = self._laps(self.tasks.drawn(self.size, self.number))
+        self.add(RATE, self.size * self.number / sum(drawn), tasks="drawn too")
+
+
+class _TrainingJob(_Job):
+    """Training steps of a copy of the model, with the drawing of their tasks."""
+
+    def __init__(self, contender: Contender, condition: Mapping[str, str | int | float], tasks: int) -> None:
+        size = contender.plan.tasks_per_batch
+        super().__init__(contender, condition, math.ceil(tasks / size), size)
+        self._method = contender.trainee()
+        self._optimizer = adam(self._method, contender.plan)
+        self._first = 0
+
+    def _step(self) -> None:
+        self._method.train()
+        batch = self.contender.streams["train"].batch(self._first, self.size)
+        descend(self._method.loss(batch), self._optimizer)
+        self._first += self.size
+
+    def prepare(self) -> None:
+        """Warm up, and measure the memory of a step."""
+        self._step()
+        self.add(PEAK, peak_bytes(self._step, self.device))
+
+    def repeat(self) -> None:
+        """Time some steps."""
+        watch = Stopwatch(self.device)
+        watch.wait()
+        watch.mark()
+        for _ in range(self.number):
+            self._step()
+        watch.mark()
+        self.add(TRAIN, sum(watch.laps()) / (self.size * self.number) * 1000)
