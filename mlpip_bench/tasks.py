@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -241,6 +242,10 @@ def block_generator(seed: tuple[str | int, ...], block: int) -> np.random.Genera
     return np.random.Generator(np.random.Philox(seed_from(*seed, "block", block)))
 
 
+_DRAWING = ThreadPoolExecutor(1, "drawing")
+"""Draws the blocks of all image streams, so that a step seldom waits for one; its thread starts with the first."""
+
+
 class TaskStream:
     """A stream of tasks cut out of a pool of images.
 
@@ -254,20 +259,21 @@ class TaskStream:
         self.shape = shape
         self.seed = seed
         self.device = pool.device
-        self._block = functools.lru_cache(maxsize=2)(self._draw_block)
+        self._block = functools.lru_cache(maxsize=3)(self._start_block)
 
     def reshaped(self, shape: TaskShape, *seed: str | int) -> TaskStream:
         """Another stream of tasks out of the same pool."""
         return TaskStream(self.pool, shape, *seed, split="test")
 
-    def _draw_block(self, block: int) -> TaskIndices:
-        return self.pool.draw(self.shape, BLOCK, block_generator(self.seed, block))
+    def _start_block(self, block: int) -> Future[TaskIndices]:
+        return _DRAWING.submit(self.pool.draw, self.shape, BLOCK, block_generator(self.seed, block))
 
     def indices(self, first: int, tasks: int) -> TaskIndices:
         """Classes and images of tasks ``first .. first+tasks-1``."""
         parts = []
         for block, rows in blocks(first, tasks):
-            drawn = self._block(block)
+            drawn = self._block(block).result()
+            self._block(block + 1)  # drawn while this one is used
             parts.append((drawn.classes[rows], drawn.support[rows], drawn.query[rows]))
         classes, support, query = (torch.cat(columns) for columns in zip(*parts, strict=True))
         return TaskIndices(classes, support, query, drawn.support_y, drawn.query_y)

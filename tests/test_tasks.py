@@ -1,3 +1,6 @@
+from queue import Queue
+from threading import current_thread
+
 import numpy as np
 import pytest
 import torch
@@ -77,6 +80,39 @@ def test_the_stream_does_not_depend_on_batch_size(sizes):
         first += size
     for name in ("classes", "support", "query"):
         assert torch.equal(torch.cat([getattr(p, name) for p in parts]), getattr(whole, name))
+
+
+def test_the_next_block_is_drawn_while_this_one_is_used(monkeypatch):
+    pool, drawn = coded_pool([20] * 30), Queue()
+
+    def draw(*arguments):
+        drawn.put((current_thread(), ImagePool.draw(pool, *arguments)))
+        return drawn.queue[-1][1]
+
+    monkeypatch.setattr(pool, "draw", draw)
+    stream = TaskStream(pool, TaskShape(5, 1, 15), "t")
+    present = stream.indices(0, 16)
+    (thread, block), (_, next_block) = (drawn.get(timeout=60) for _ in range(2))
+    assert thread is not current_thread()
+    assert torch.equal(present.query, block.query[:16])
+    monkeypatch.setattr(pool, "draw", lambda *_: pytest.fail("a block was drawn twice"))
+    assert torch.equal(stream.indices(112, 16).query, block.query[112:])
+    monkeypatch.undo()
+    assert torch.equal(stream.indices(128, 16).query, next_block.query[:16])
+
+
+def test_a_draw_that_fails_says_so_to_who_asks_for_its_tasks(monkeypatch):
+    stream = TaskStream(coded_pool([20] * 30), TaskShape(5, 1, 15), "t")
+    stream.indices(0, 1)
+    stream.indices(128, 1)  # block 2 is being drawn
+
+    def fail(*_):
+        raise MemoryError("no room for keys")
+
+    monkeypatch.setattr(stream.pool, "draw", fail)
+    stream.indices(256, 1)  # block 3 fails, and nobody has asked for it yet
+    with pytest.raises(MemoryError, match="no room for keys"):
+        stream.indices(384, 1)
 
 
 def test_the_stream_is_pinned():

@@ -1,33 +1,28 @@
-"""Tasks per second of the suite's sampler, beside a loader that handles one image after the other.
+"""Tasks per second of the suite's sampler, beside two loaders that handle one image after the other.
 
-The loader does what a ``Dataset`` in a ``DataLoader`` without workers does for a few-shot task; its images are
-already in memory, so neither side reads files. Both run on one thread, since a second one on a busy machine makes
-either wait for the scheduler. Times are of this machine: compare within one run only.
+One loader reads files as code for Omniglot does: a ``Dataset`` opens, resizes and converts an image, and a
+``DataLoader`` without workers stacks those of a task. The other does the same with images already in memory, so that
+neither side reads files. All run on one thread, to which the suite's stream adds one that draws the next tasks. Times
+are of this machine: compare within one run only.
 """
 
 import itertools
-import time
-from collections.abc import Callable, Iterator
-from statistics import median
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
 
 from mlpip_bench.datasets.base import ClassImages
-from mlpip_bench.tasks import ImagePool, Labelled, TaskBatch, TaskShape, TaskStream
+from mlpip_bench.tasks import BLOCK, ImagePool, Labelled, TaskBatch, TaskShape, TaskStream
 
 SHAPE = TaskShape(way=5, shots=1, queries=15)
 CLASSES, PER_CLASS = 1692, 20
+FILES = 2000
 TASKS = 16  # a batch
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +32,44 @@ def data() -> ClassImages:
     return ClassImages(images, np.full(CLASSES, PER_CLASS), tuple(map(str, range(CLASSES))))
 
 
-def stream_batches(data: ClassImages) -> Callable[[], TaskBatch]:
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> Path:
+    """Black and white drawings in the format of Omniglot's; fewer, which the system's cache then holds."""
+    folder = tmp_path_factory.mktemp("drawings")
+    for number, drawing in enumerate(np.random.default_rng(0).integers(0, 2, (FILES, 7, 7), dtype=np.uint8)):
+        image = Image.fromarray(drawing * np.uint8(255)).resize((105, 105), Image.Resampling.NEAREST)
+        image.convert("1").save(folder / f"{number:04}.png")
+    return folder
+
+
+def stream_batches(data: ClassImages, files: Path) -> Callable[[], TaskBatch]:
     """The next batch of the suite's stream, at each call."""
     stream = TaskStream(ImagePool(data, torch.device("cpu")), SHAPE, "benchmark")
     first = itertools.count(step=TASKS)
     return lambda: stream.batch(next(first), TASKS)
 
 
-def image_by_image_batches(data: ClassImages) -> Callable[[], TaskBatch]:
+def rows_of_a_task(rng: np.random.Generator) -> tuple[list[int], list[int]]:
+    """Which images are the support set and the queries of a task, drawn one class after the other."""
+    support: list[int] = []
+    query: list[int] = []
+    for label in rng.choice(CLASSES, SHAPE.way, replace=False):
+        rows = label * PER_CLASS + rng.choice(PER_CLASS, 1 + SHAPE.queries, replace=False)
+        support.append(rows[0])
+        query.extend(rows[1:])
+    return support, query
+
+
+def stacked(tasks: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> TaskBatch:
+    support, query = (torch.stack(parts) for parts in zip(*tasks, strict=True))
+    labels = torch.arange(SHAPE.way)
+    return TaskBatch(
+        Labelled(support, labels.expand(TASKS, -1), SHAPE.way),
+        Labelled(query, labels.repeat_interleave(SHAPE.queries).expand(TASKS, -1), SHAPE.way),
+    )
+
+
+def image_by_image_batches(data: ClassImages, files: Path) -> Callable[[], TaskBatch]:
     """The next batch, drawn and stacked one task and one image at a time, at each call."""
     rng = np.random.default_rng(0)
 
@@ -52,54 +77,62 @@ def image_by_image_batches(data: ClassImages) -> Callable[[], TaskBatch]:
         return torch.stack([torch.from_numpy(data.images[row]).float() / 255 for row in rows])
 
     def task() -> tuple[torch.Tensor, torch.Tensor]:
-        support: list[int] = []
-        query: list[int] = []
-        for label in rng.choice(CLASSES, SHAPE.way, replace=False):
-            rows = label * PER_CLASS + rng.choice(PER_CLASS, 1 + SHAPE.queries, replace=False)
-            support.append(rows[0])
-            query.extend(rows[1:])
+        support, query = rows_of_a_task(rng)
         return tensors(support), tensors(query)
 
-    def batch() -> TaskBatch:
-        support, query = (torch.stack(parts) for parts in zip(*(task() for _ in range(TASKS)), strict=True))
-        labels = torch.arange(SHAPE.way)
-        return TaskBatch(
-            Labelled(support, labels.expand(TASKS, -1), SHAPE.way),
-            Labelled(query, labels.repeat_interleave(SHAPE.queries).expand(TASKS, -1), SHAPE.way),
-        )
-
-    return batch
+    return lambda: stacked(task() for _ in range(TASKS))
 
 
-LOADERS = {"stream": stream_batches, "image by image": image_by_image_batches}
+class ImageFiles(Dataset[torch.Tensor]):
+    """Images that are opened, resized and turned into tensors when they are asked for."""
+
+    def __init__(self, files: Path) -> None:
+        self.files = sorted(files.iterdir())
+
+    def __getitem__(self, row: int) -> torch.Tensor:
+        with Image.open(self.files[row % len(self.files)]) as image:
+            small = image.convert("L").resize((28, 28))
+        return torch.from_numpy(np.asarray(small, dtype=np.float32) / 255).unsqueeze(0)
 
 
-@pytest.mark.benchmark(group=f"a batch of {TASKS} tasks", min_rounds=40, warmup=True, warmup_iterations=8)
+def file_by_file_batches(data: ClassImages, files: Path) -> Callable[[], TaskBatch]:
+    """The next batch out of a ``DataLoader`` without workers, a task at a time, at each call."""
+    rng = np.random.default_rng(0)
+    episodes = (support + query for support, query in (rows_of_a_task(rng) for _ in itertools.count()))
+    loader = iter(DataLoader(ImageFiles(files), batch_sampler=episodes))
+    return lambda: stacked((images[: SHAPE.way], images[SHAPE.way :]) for images in itertools.islice(loader, TASKS))
+
+
+LOADERS = {
+    "stream": stream_batches,
+    "image by image": image_by_image_batches,
+    "file by file": file_by_file_batches,
+}
+
+
+@pytest.mark.benchmark(group=f"a batch of {TASKS} tasks")
 @pytest.mark.parametrize("loader", LOADERS)
-def test_batches(benchmark, data, loader):
-    batch = benchmark(LOADERS[loader](data))
+def test_batches(benchmark, data, files, loader):
+    batch = benchmark.pedantic(LOADERS[loader](data, files), rounds=16, warmup_rounds=1)
     assert batch.support.x.shape == (TASKS, 5, 1, 28, 28)
     assert batch.query.x.shape == (TASKS, 75, 1, 28, 28)
     assert batch.query.x.dtype == torch.float32
     assert 0.9 < float(batch.query.x.max()) <= 1
-    if benchmark.stats is not None:  # None with --benchmark-disable
+    if benchmark.enabled:
         benchmark.extra_info["tasks_per_second"] = round(TASKS / benchmark.stats.stats.median)
 
 
-def test_stream_is_faster_than_image_by_image(benchmark, data):
-    """Both by turns, so that a slow spell of the machine meets both; a turn is one block of tasks, draw included."""
-    batches_a_turn = 128 // TASKS
-    loaders = {name: make(data) for name, make in LOADERS.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in LOADERS}
+@pytest.mark.benchmark(group=f"{BLOCK} tasks, {TASKS} at a time")
+@pytest.mark.parametrize(("loader", "bar", "turns"), [("image by image", 3, 12), ("file by file", 50, 5)])
+def test_stream_beside(faster, data, files, loader, bar, turns):
+    """A turn is as many tasks as the stream draws at once, so that the draw has its share."""
 
-    def turn() -> None:
-        for name, batch in loaders.items():
-            began = time.perf_counter()
-            for _ in range(batches_a_turn):
+    def of_a_block(batch: Callable[[], TaskBatch]) -> Callable[[], None]:
+        def block() -> None:
+            for _ in range(BLOCK // TASKS):
                 batch()
-            seconds[name].append(time.perf_counter() - began)
 
-    benchmark.pedantic(turn, rounds=9, warmup_rounds=1)
-    ratio = median(loader / stream for loader, stream in zip(seconds["image by image"], seconds["stream"], strict=True))
-    benchmark.extra_info["stream_is_faster_by"] = round(ratio, 1)
-    assert ratio > 3, f"the stream is {ratio:.1f} times as fast as the plain loader; 6 to 8 times is usual"
+        return block
+
+    ours, theirs = (of_a_block(LOADERS[name](data, files)) for name in ("stream", loader))
+    faster(ours, theirs, f"{loader} / stream, drawing tasks", bar=bar, turns=turns)
