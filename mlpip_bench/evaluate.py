@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from mlpip_bench.device import Numerics
 from mlpip_bench.distributions import Delta, MonteCarloMixture, to_float64
 from mlpip_bench.errors import CellError
 from mlpip_bench.metrics import Metric
+from mlpip_bench.networks import features_once
 from mlpip_bench.progress import Quiet, Reporter, Step
 from mlpip_bench.results import Model, Scores
 from mlpip_bench.tasks import Labelled, Stream, TaskBatch, seed_from
@@ -46,29 +48,48 @@ def predict(
     Raises:
         CellError: a predictive of the wrong kind or shape.
     """
-    was_training = method.training
+    (predictions,) = predict_each(method, stream, tasks, [method.settings], step, one_at_a_time=one_at_a_time)
+    return predictions
+
+
+def predict_each(
+    method: Method[Any],
+    stream: Stream,
+    tasks: int,
+    settings: Sequence[Any],
+    step: Step | None = None,
+    *,
+    one_at_a_time: bool = False,
+) -> list[Predictions]:
+    """The same under each of several settings of the method; features that they share are computed once."""
+    was_training, own = method.training, method.settings
     method.eval()
     chunk = _chunk(stream)
-    predictions: Predictions = []
-    with torch.no_grad(), torch.random.fork_rng(devices=_cuda(stream)):
-        for first in range(0, tasks, chunk):
-            torch.manual_seed(seed_from(*stream.seed, "evaluation", first))
-            batch = stream.batch(first, min(chunk, tasks - first))
-            q = method.amortize(batch.support)
-            if not isinstance(q, Posterior):
-                name = type(method).__name__
-                raise CellError(f"amortize must return a Posterior; {name}'s is a {type(q).__name__}.")
-            if one_at_a_time:
-                points = [_predictive(method, q, _point(batch.query, i)) for i in range(batch.query.y.shape[1])]
-                logits = torch.cat([p.logits for p in points], 1)  # type: ignore[attr-defined]
-                predictive: Distribution = Categorical(logits=logits, validate_args=False)
-            else:
-                predictive = _predictive(method, q, batch.query)
-            predictions.append((predictive, batch.query.y))
-            if step is not None:
-                step(min(first + chunk, tasks))
+    predictions: list[Predictions] = [[] for _ in settings]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=_cuda(stream)):
+            for first in range(0, tasks, chunk):
+                batch = stream.batch(first, min(chunk, tasks - first))
+                with features_once(method) if len(settings) > 1 else contextlib.nullcontext():
+                    for found, method.settings in zip(predictions, settings, strict=True):
+                        torch.manual_seed(seed_from(*stream.seed, "evaluation", first))
+                        found.append((_of_batch(method, batch, one_at_a_time=one_at_a_time), batch.query.y))
+                if step is not None:
+                    step(min(first + chunk, tasks))
+    finally:
+        method.settings = own
     method.train(was_training)
     return predictions
+
+
+def _of_batch(method: Method[Any], batch: TaskBatch, *, one_at_a_time: bool) -> Distribution:
+    q = method.amortize(batch.support)
+    if not isinstance(q, Posterior):
+        raise CellError(f"amortize must return a Posterior; {type(method).__name__}'s is a {type(q).__name__}.")
+    if not one_at_a_time:
+        return _predictive(method, q, batch.query)
+    points = [_predictive(method, q, _point(batch.query, i)) for i in range(batch.query.y.shape[1])]
+    return Categorical(logits=torch.cat([p.logits for p in points], 1), validate_args=False)  # type: ignore[attr-defined]
 
 
 def _chunk(stream: Stream) -> int:
@@ -186,6 +207,11 @@ class Evaluation:
         title = f"{self._title}, {note}" if note else self._title
         with self._reporter.stage(title, self.tasks) as step:
             return predict(self.method, self.stream, self.tasks, step, one_at_a_time=one_at_a_time)
+
+    def predict_each(self, note: str, settings: Sequence[Any]) -> list[Predictions]:
+        """A pass over the test tasks under each of several settings of the method."""
+        with self._reporter.stage(f"{self._title}, {note}", self.tasks) as step:
+            return predict_each(self.method, self.stream, self.tasks, settings, step)
 
     def on(self, stream: Stream) -> Evaluation:
         """The same model in front of as many tasks of another stream."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -133,6 +136,9 @@ def channels_innermost(images: Tensor) -> Tensor:
     return images.reshape(points, height, width, 1).permute(0, 3, 1, 2)
 
 
+_Features: TypeAlias = tuple[Tensor, Statistics]
+
+
 class FeatureExtractor(nn.Module):
     """h_theta(x): images to features.
 
@@ -149,6 +155,7 @@ class FeatureExtractor(nn.Module):
             ConvBlock(width, spec, norm, spec.dropout if dropout else 0.0) for width in widths[:-1]
         )
         self.last = nn.Identity() if spec.last is None else mlp(spec.flattened, spec.last)
+        self.kept: dict[tuple[int, ...], tuple[_Features, tuple[object, ...]]] | None = None  # see features_once
 
     def forward(
         self,
@@ -167,6 +174,15 @@ class FeatureExtractor(nn.Module):
         Returns:
             Features, and the support statistics.
         """
+        if self.kept is None or torch.is_grad_enabled():
+            return self._features(x, support, track)
+        made_of = (x, support, *self.parameters())
+        key = tuple(map(id, made_of))  # the objects are kept, so that no other gets the name of one
+        if key not in self.kept:
+            self.kept[key] = (self._features(x, support, track), made_of)
+        return self.kept[key][0]
+
+    def _features(self, x: Tensor, support: Statistics | None, track: bool) -> _Features:
         shared = not any(block.has_filters_of_tasks for block in self.blocks)
         if x.device.type == "cpu" and x.shape[0] > 1 and self.blocks and shared:
             # A task at a time: its activations stay in the cache, about twice as fast as a flat batch.
@@ -177,14 +193,27 @@ class FeatureExtractor(nn.Module):
             moments.append(own)
         return self.last(x.flatten(2)), tuple(moments)
 
-    def _task_by_task(self, x: Tensor, support: Statistics | None, track: bool) -> tuple[Tensor, Statistics]:
+    def _task_by_task(self, x: Tensor, support: Statistics | None, track: bool) -> _Features:
         outputs, per_task = [], []
         for task in range(x.shape[0]):
             own = None if support is None else task_statistics(support, slice(task, task + 1))
-            features, statistics = self(x[task : task + 1], own, track=track)
+            features, statistics = self._features(x[task : task + 1], own, track)
             outputs.append(features)
             per_task.append(statistics)
         return torch.cat(outputs), cat_statistics(per_task)
+
+
+@contextlib.contextmanager
+def features_once(module: nn.Module) -> Iterator[None]:
+    """Within, and without autograd, features of one tensor of images under the same parameters are computed once."""
+    extractors = [part for part in module.modules() if isinstance(part, FeatureExtractor)]
+    for extractor in extractors:
+        extractor.kept = {}
+    try:
+        yield
+    finally:
+        for extractor in extractors:
+            extractor.kept = None
 
 
 class Linear(nn.Linear):

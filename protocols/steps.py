@@ -32,12 +32,12 @@ class Steps(EvalProtocol):
         """One score a test task for each number of steps."""
         method, settings = evaluation.method, evaluation.method.settings
         metrics = VALIDATION[method.problem.kind]
-        scores: list[Scores] = []
-        try:
-            for steps in sorted({*(s for s in STEPS if s < settings.test_steps), settings.test_steps}):
-                method.settings = dataclasses.replace(settings, test_steps=steps)
-                predictions = evaluation.predict(f"steps {steps}")
-                scores += evaluation.scores(metrics, predictions, {"steps": steps})
-        finally:
-            method.settings = settings
-        return scores
+        counts = sorted({*(steps for steps in STEPS if steps < settings.test_steps), settings.test_steps})
+        found = evaluation.predict_each(
+            f"steps {counts[0]} to {counts[-1]}", [dataclasses.replace(settings, test_steps=steps) for steps in counts]
+        )
+        return [
+            scores
+            for steps, predictions in zip(counts, found, strict=True)
+            for scores in evaluation.scores(metrics, predictions, {"steps": steps})
+        ]

@@ -5,7 +5,7 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from mlpip_bench.networks import ConvBlock, ExtractorSpec, FeatureExtractor
+from mlpip_bench.networks import ConvBlock, ExtractorSpec, FeatureExtractor, features_once
 from mlpip_bench.normalization import NORM_MODES, NormMode
 
 SPEC = ExtractorSpec((2, 7, 6), blocks=2, channels=3, ceil_mode=True, last=4)
@@ -90,3 +90,27 @@ def test_parameters_of_each_task_give_what_each_task_gives_alone_to_second_order
         torch.autograd.grad(together, list(own.values())), torch.autograd.grad(alone, list(own.values())), strict=True
     ):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_features_of_the_same_images_are_computed_once_where_that_is_asked_for(monkeypatch):
+    network, x = extractor("metabn").eval(), images(1, 4)
+    convolutions = []
+    convolve = F.conv2d
+    monkeypatch.setattr(F, "conv2d", lambda *args, **kwargs: convolutions.append(1) or convolve(*args, **kwargs))
+    with torch.no_grad():
+        plain = network(x)[0]
+        once = len(convolutions)
+        with features_once(network):
+            features, statistics = network(x)
+            assert network(x)[0] is features
+            assert len(convolutions) == 2 * once
+            torch.testing.assert_close(features, plain)
+            query = network(x, statistics)[0]  # the same images as queries are other features
+            assert network(x, statistics)[0] is query
+            assert len(convolutions) == 3 * once
+            moved = {name: p + 1 for name, p in network.named_parameters()}
+            assert not torch.equal(functional_call(network, moved, (x,))[0], features)
+        assert network(x)[0] is not features
+    with features_once(network):
+        assert network(x)[0].requires_grad  # what autograd must see is never kept
+        assert network(x)[0] is not network(x)[0]
