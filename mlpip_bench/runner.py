@@ -13,6 +13,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -479,7 +480,7 @@ def _run_side_by_side(name: str, cells: Sequence[Cell], config: RunConfig, repor
     with cells[0].numerics.applied(cells[0].device):  # one for all cells of a run
         measured = protocol.measure(contenders, reporter)
         seconds = time.monotonic() - began
-        session = {"session": seed_from(name, *(cell.title for cell in cells), time.time_ns())}
+        session = {"session": datetime.now(UTC).isoformat(sep=" ")}
         inductive = [is_inductive(c.method, c.streams["test"].batch(0, 1)) for c in contenders]
     return [
         _record(cell, contender.method, state, name, scores, alone, seconds, session)

@@ -58,9 +58,9 @@ class _Entry:
     scores: Mapping[tuple[str, str], Scores]
 
     @property
-    def session(self) -> object:
-        """Which run its repeats are of."""
-        return self.record.environment.get("session")
+    def session(self) -> str:
+        """When the measurement was finished that its repeats are of."""
+        return str(self.record.environment.get("session", ""))
 
     @property
     def pace(self) -> tuple[float, ...]:
@@ -110,11 +110,11 @@ def _entries(records: Iterable[Record]) -> list[_Entry]:
 
 
 def timing_tables(records: Iterable[Record], against: str | None = None) -> list[WideTable]:
-    """One table for each bench and regime.
+    """One table for each bench, session and regime.
 
     Args:
         records: what was run; those without timings are passed over.
-        against: the method that ratios are to; left out, the slowest of the bench.
+        against: the method that ratios are to, where it is one of the session; left out, the slowest.
 
     Raises:
         UserError: no record has timings, or none is of the method ``against``.
@@ -128,20 +128,21 @@ def timing_tables(records: Iterable[Record], against: str | None = None) -> list
     if against is not None and against not in (methods := {e.record.method for e in entries}):
         raise unknown_name("timed method for --against", against, methods)
     tables = []
-    for bench in dict.fromkeys(entry.record.bench for entry in entries):
-        of_bench = [entry for entry in entries if entry.record.bench == bench]
-        own = [entry for entry in of_bench if not entry.varied]
+    for session in sorted({(entry.record.bench, entry.session) for entry in entries}):
+        together = [entry for entry in entries if (entry.record.bench, entry.session) == session]
+        own = [entry for entry in together if not entry.varied]
         slowest = min(own, key=lambda e: (e.regime != "latency", statistics.median(e.pace)))
         reference = against or slowest.record.method
         for regime in _MEASURED:
             for varied in (False, True):
-                rows = [e for e in of_bench if e.regime == regime and bool(e.varied) is varied]
+                rows = [e for e in together if e.regime == regime and bool(e.varied) is varied]
                 if rows:
-                    tables.append(_table(bench, regime, rows, own, reference))
+                    tables.append(_table(regime, rows, own, reference))
     return tables
 
 
-def _table(bench: str, regime: str, entries: Sequence[_Entry], own: Sequence[_Entry], reference: str) -> WideTable:
+def _table(regime: str, entries: Sequence[_Entry], own: Sequence[_Entry], reference: str) -> WideTable:
+    bench, session = entries[0].record.bench, entries[0].session
     what, columns = _MEASURED[regime]
     varied = "; other numbers of steps and samples" if entries[0].varied else ""
     ratio = f"× {reference}"  # noqa: RUF001  # a multiplication sign
@@ -162,13 +163,13 @@ def _table(bench: str, regime: str, entries: Sequence[_Entry], own: Sequence[_En
     notes = [
         f"Median over {_span(repeats)} repeats of {_span(tasks)} tasks [lower and upper quartile]; the methods took "
         "turns, in an order drawn anew for each repeat.",
-        f"{ratio}: how many times as fast as {reference} (with its own settings), repeat by repeat; none where the two "
-        "were not timed in one session.",
+        f"{ratio}: how many times as fast as {reference} (with its own settings), repeat by repeat.",
         "peak: most bytes of tensors alive at once beyond the model and the tasks, as torch's allocator counts them.",
     ]
     if any(entry.record.data["source"] in STAND_INS for entry in entries):
         notes.append("stand-in: tasks of data that stand in for the real data set, of the same shape.")
-    notes.append(f"Software: {'; '.join(sorted({_software(entry) for entry in entries}))}.")
+    software = "; ".join(sorted({_software(entry) for entry in entries}))
+    notes.append(f"Timed until {session[:16]} UTC; other sessions have tables of their own. Software: {software}.")
     return WideTable(
         metric=f"timing_{regime}_{bench}",
         title=f"timing on {bench} ({regime}: {what}{varied})",
@@ -192,13 +193,12 @@ def _span(numbers: Sequence[int]) -> str:
 
 
 def _reference(entry: _Entry, own: Sequence[_Entry], method: str) -> _Entry | None:
-    """The reference's row of the same session, measured alike."""
+    """The reference's row among those of the session."""
 
     def alike(e: _Entry) -> tuple[object, ...]:
-        return e.session, e.regime, e.record.config["norm"], e.record.seed
+        return e.regime, e.record.config["norm"], e.record.seed
 
-    others = (other for other in own if other.record.method == method and alike(other) == alike(entry))
-    return next(others, None) if entry.session is not None else None
+    return next((other for other in own if other.record.method == method and alike(other) == alike(entry)), None)
 
 
 def _label(entry: _Entry) -> str:

@@ -416,6 +416,7 @@ def command(folder: Path, iterations: int = 40) -> list[str]:
             "--set",
             "tasks_per_batch=1",
         ),
+        *("--set", "learning_rate=0.1"),  # at which training wrecks the model, so that the best is not the last
     ]
 
 

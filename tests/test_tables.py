@@ -925,7 +925,7 @@ def test_table_paired_against_one_method(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--against", "beta"], "--against chooses paired differences; got --against beta alone. Add --paired."),
+        (["--against", "beta"], "--against chooses what to compare with; got --against beta alone. Add --paired"),
         (["--paired", "--against", "bet"], "Did you mean 'beta'? Known: alpha, beta, gamma."),
         (["--paired", "--bench", "mini5w1s"], "needs two methods measured alike on one bench"),
         (["--paired", "--methods", "beta"], "There are: omni5w1s beta (norm running, queries 15,"),

@@ -330,10 +330,12 @@ def test_numbers_are_medians_and_ratios_are_taken_repeat_by_repeat():
 
 
 def test_there_is_no_ratio_across_sessions():
-    (table,) = timing_tables.timing_tables([record("tortoise", (1.0, 1.0)), record("hare", (2.0, 2.0), session=2)])
-    rows = {row.label: row for row in table.rows}
-    assert "× tortoise" in rows["tortoise"].cells  # noqa: RUF001
-    assert "× tortoise" not in rows["hare"].cells  # noqa: RUF001
+    records = [record("tortoise", (1.0, 1.0)), record("hare", (2.0, 2.0), session=2)]
+    for against in (None, "tortoise"):
+        first, second = timing_tables.timing_tables(records, against)
+        assert [row.label for row in (*first.rows, *second.rows)] == ["tortoise", "hare"]
+        assert "× tortoise" in first.rows[0].cells  # noqa: RUF001
+        assert "× tortoise" not in second.rows[0].cells  # noqa: RUF001
 
 
 def test_each_row_names_the_very_device():
