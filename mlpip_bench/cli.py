@@ -361,6 +361,8 @@ def table(
     if benchmark_json is not None:
         if not timing:
             raise UserError("--benchmark-json is read for the table of timings; got it alone. Add --timing.")
+        if any(option is not None for option in (bench, methods, against)):
+            raise UserError("--benchmark-json is one table as it is. Leave out --bench, --methods and --against.")
         _show([timing_tables.benchmark_table(benchmark_json)], format_)
         return
     records = results.load_all(results_folder)

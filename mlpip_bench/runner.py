@@ -349,7 +349,7 @@ def run(cells: Sequence[Cell], config: RunConfig, reporter: Reporter) -> Summary
         UserError: the results folder cannot be written, or holds a damaged record.
     """
     _check_writable(config.results)
-    present = {record.key for record in results.load_all(config.results)}
+    sessions = {r.key: str(r.environment.get("session", "")) for r in results.load_all(config.results)}
     if torch.device("cpu") in {cell.device for cell in cells}:
         keep_freed_memory()
     done: dict[str, None] = {}
@@ -368,38 +368,32 @@ def run(cells: Sequence[Cell], config: RunConfig, reporter: Reporter) -> Summary
             for cell in group:
                 failed[cell.title] = _keep_failure(cell, error, config.results, reporter)
 
-    wanted = _wanted(cells, present, config.overwrite)
+    failures = {cell: cell.path(config.results / "failures", ".json") for cell in cells}
+    given_up = {cell for cell in cells if config.overwrite == "never" and failures[cell].exists()}
+    groups = _side_by_side([cell for cell in cells if cell not in given_up])
     for cell in cells:
-        failure = cell.path(config.results / "failures", ".json")
-        if config.overwrite == "never" and failure.exists():
-            skipped.append((cell.title, f"failed before ({failure}); --overwrite failed runs it again"))
-            wanted[cell] = []
-        elif not wanted[cell]:
+        alone = [
+            name
+            for name in cell.protocols
+            if issubclass(registry.protocol(name), EvalProtocol)
+            and (config.overwrite == "always" or cell.record_key(name) not in sessions)
+        ]
+        beside = any(cell in _to_measure(name, group, sessions, config.overwrite) for name, group in groups)
+        if cell in given_up:
+            skipped.append((cell.title, f"failed before ({failures[cell]}); --overwrite failed runs it again"))
+        elif not (alone or beside):
             reason = "its records are there; --overwrite always runs it again"
             skipped.append((cell.title, reason if cell.protocols else "no protocol that was asked for applies to it"))
         else:
-            attempt([cell], functools.partial(_run_cell, cell, wanted[cell], config, reporter))
-    for name, group in _side_by_side(cells):
-        ready = [cell for cell in group if name in wanted[cell] and cell.title not in failed]
-        if ready:
-            attempt(ready, functools.partial(_run_side_by_side, name, ready, config, reporter))
+            attempt([cell], functools.partial(_run_cell, cell, alone, config, reporter))
+    for name, group in groups:
+        ready = [cell for cell in group if cell.title not in failed]  # one that fails is no reason to measure again
+        if chosen := _to_measure(name, ready, sessions, config.overwrite):
+            attempt(chosen, functools.partial(_run_side_by_side, name, chosen, config, reporter))
     for cell in cells:
         if cell.title in done and cell.title not in failed:
-            cell.path(config.results / "failures", ".json").unlink(missing_ok=True)
+            failures[cell].unlink(missing_ok=True)
     return Summary(tuple(title for title in done if title not in failed), tuple(skipped), tuple(failed.items()))
-
-
-def _wanted(cells: Sequence[Cell], present: set[str], overwrite: Overwrite) -> dict[Cell, list[str]]:
-    """The protocols that each cell is to be measured by now."""
-    wanted = {
-        cell: [p for p in cell.protocols if overwrite == "always" or cell.record_key(p) not in present]
-        for cell in cells
-    }
-    for name, group in _side_by_side(cells):
-        if any(name in wanted[cell] for cell in group):  # then all, since what is compared is measured at once
-            for cell in group:
-                wanted[cell] = [*(p for p in wanted[cell] if p != name), name]
-    return wanted
 
 
 def _side_by_side(cells: Sequence[Cell]) -> list[tuple[str, list[Cell]]]:
@@ -410,6 +404,17 @@ def _side_by_side(cells: Sequence[Cell]) -> list[tuple[str, list[Cell]]]:
             if issubclass(registry.protocol(name), SideBySideProtocol):
                 groups[name, cell.bench.name, cell.seed].append(cell)
     return [(name, group) for (name, *_), group in groups.items()]
+
+
+def _to_measure(
+    protocol: str, group: Sequence[Cell], sessions: Mapping[str, str], overwrite: Overwrite
+) -> Sequence[Cell]:
+    """All of a group, unless their records are there and of one session; with ``never``, those without a record."""
+    found = [sessions.get(cell.record_key(protocol)) for cell in group]
+    if overwrite == "never":
+        return [cell for cell, session in zip(group, found, strict=True) if session is None]
+    together = None not in found and len(set(found)) == 1
+    return [] if together and overwrite != "always" else group
 
 
 def _keep_failure(cell: Cell, error: BaseException, folder: Path, reporter: Reporter) -> str:
@@ -455,8 +460,7 @@ def _run_cell(cell: Cell, protocols: Sequence[str], config: RunConfig, reporter:
             )
         began = time.monotonic()
         compile_for_tests(method, cell.numerics)
-        alone = [name for name in protocols if issubclass(registry.protocol(name), EvalProtocol)]
-        measured, failed = _measure(cell, method, trained, streams["test"], alone, reporter)
+        measured, failed = _measure(cell, method, trained, streams["test"], protocols, reporter)
         inductive = bool(measured) and is_inductive(method, streams["test"].batch(0, 1))
         for name, scores in measured.items():
             yield _record(cell, method, trained, name, scores, inductive, time.monotonic() - began, {})

@@ -7,6 +7,7 @@ as a ratio to one method, repeat by repeat, where both were timed by turns in on
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,7 +87,8 @@ class _Entry:
         """What its speed depends on besides the device; what is varied, its label says."""
         own = self.record.config.get("settings", {})
         shown = {name: own[name] for name in ("test_steps", "eval_samples") if name in own and not self.varied}
-        shown |= {name: self.record.config[name] for name in ("precision", "compile") if name in self.record.config}
+        numerics = ("precision",) if self.regime == "training" else ("precision", "compile")
+        shown |= {name: self.record.config[name] for name in numerics if name in self.record.config}
         return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
 
 
@@ -97,7 +99,7 @@ def timed(records: Iterable[Record]) -> bool:
 
 def _entries(records: Iterable[Record]) -> list[_Entry]:
     entries = []
-    for record in sorted(records, key=lambda r: (r.bench, r.method, r.seed, r.key)):
+    for record in sorted(records, key=lambda r: (r.bench, r.method, r.seed, r.config["norm"], r.key)):
         found: dict[tuple[str, tuple[tuple[str, object], ...]], dict[tuple[str, str], Scores]] = {}
         for score in record.scores:
             if score.over != "repeats" or "regime" not in score.condition:
@@ -106,7 +108,21 @@ def _entries(records: Iterable[Record]) -> list[_Entry]:
             regime, tasks = str(rest.pop("regime")), str(rest.pop("tasks", ""))
             found.setdefault((regime, tuple(sorted(rest.items()))), {})[score.metric, tasks] = score
         entries += [_Entry(record, regime, dict(varied), scores) for (regime, varied), scores in found.items()]
+    for entry in entries:
+        _check(entry)
     return entries
+
+
+def _check(entry: _Entry) -> None:
+    """Whether it is what the protocol writes."""
+    pace = entry.scores.get((_RATIO_OF.get(entry.regime, ""), ""))
+    numbers = [v for score in entry.scores.values() for v in score.per_task]
+    whole = all({"tasks", "tasks_at_once"} <= set(score.detail) for score in entry.scores.values())
+    if pace is None or min(numbers) < 0 or min(pace.per_task) == 0 or not whole or not entry.session:
+        raise UserError(
+            f"a record of timings must be whole; {entry.record.filename} is not, in its regime {entry.regime!r}. "
+            "Restore it, or move it away and run its command again."
+        )
 
 
 def timing_tables(records: Iterable[Record], against: str | None = None) -> list[WideTable]:
@@ -119,7 +135,7 @@ def timing_tables(records: Iterable[Record], against: str | None = None) -> list
     Raises:
         UserError: no record has timings, or none is of the method ``against``.
     """
-    entries = [entry for entry in _entries(records) if entry.regime in _MEASURED]
+    entries = _entries(records)
     if not entries:
         raise UserError(
             "timing tables are made from records of the protocol timing; there are none. Make some, for example with "
@@ -144,7 +160,7 @@ def timing_tables(records: Iterable[Record], against: str | None = None) -> list
 def _table(regime: str, entries: Sequence[_Entry], own: Sequence[_Entry], reference: str) -> WideTable:
     bench, session = entries[0].record.bench, entries[0].session
     what, columns = _MEASURED[regime]
-    varied = "; other numbers of steps and samples" if entries[0].varied else ""
+    varied = ", other steps and samples" if entries[0].varied else ""
     ratio = f"× {reference}"  # noqa: RUF001  # a multiplication sign
     rows = []
     for entry in entries:
@@ -157,22 +173,27 @@ def _table(regime: str, entries: Sequence[_Entry], own: Sequence[_Entry], refere
             at_once = entry.detail("tasks_at_once")
             cells["at once"] = Cell(at_once, None, f"{at_once:.0f}")
         if (other := _reference(entry, own, reference)) is not None:
-            cells[ratio] = _cell([a / b for a, b in zip(entry.pace, other.pace, strict=True)])
+            cells[ratio] = _cell([a / b for a, b in zip(entry.pace, other.pace, strict=False)])
         rows.append(Row(_label(entry), _attributes(entry), cells))
     repeats, tasks = (sorted({n for entry in entries for n in numbers(entry)}) for numbers in (_repeats, _timed_tasks))
+    turns = "; all took turns, in an order drawn anew for each repeat" if len(own) > 1 else ""
     notes = [
-        f"Median over {_span(repeats)} repeats of {_span(tasks)} tasks [lower and upper quartile]; the methods took "
-        "turns, in an order drawn anew for each repeat.",
-        f"{ratio}: how many times as fast as {reference} (with its own settings), repeat by repeat.",
+        f"Median over {_span(repeats)} repeats of {_span(tasks)} task{'' if tasks == [1] else 's'} [lower and upper "
+        f"quartile]{turns}.",
         "peak: most bytes of tensors alive at once beyond the model and the tasks, as torch's allocator counts them.",
     ]
+    if any(ratio in row.cells for row in rows):
+        notes.append(
+            f"{ratio}: how many times as fast as {reference} with its own settings, norm and seed being equal."
+        )
     if any(entry.record.data["source"] in STAND_INS for entry in entries):
         notes.append("stand-in: tasks of data that stand in for the real data set, of the same shape.")
+    data = ", ".join(sorted({f"{e.record.data.get('name', '')} ({e.record.data['source']})" for e in entries}))
     software = "; ".join(sorted({_software(entry) for entry in entries}))
-    notes.append(f"Timed until {session[:16]} UTC; other sessions have tables of their own. Software: {software}.")
+    notes.append(f"Data: {data}. Software: {software}. What was timed in other sessions has tables of its own.")
     return WideTable(
         metric=f"timing_{regime}_{bench}",
-        title=f"timing on {bench} ({regime}: {what}{varied})",
+        title=f"timing on {bench}, {regime}{varied} ({what}; until {session[:19]} UTC)",
         benches=(*columns, *(["at once"] if regime == "throughput" else []), ratio),
         rows=tuple(rows),
         published=(),
@@ -257,7 +278,7 @@ def timing_csv(records: Iterable[Record]) -> str:
                     "method": record.method,
                     "regime": entry.regime,
                     "varied": ",".join(f"{k}={v}" for k, v in entry.varied.items()),
-                    "tasks": tasks or "on the device",
+                    "tasks": tasks or ("drawn too" if entry.regime == "training" else "on the device"),
                     "metric": metric,
                     "tasks_at_once": int(entry.detail("tasks_at_once")),
                     "tasks_a_repeat": int(entry.detail("tasks")),
@@ -281,6 +302,12 @@ def timing_csv(records: Iterable[Record]) -> str:
     return text
 
 
+def _cell_of(value: float, text: str) -> Cell:
+    if not math.isfinite(value):
+        raise ValueError(f"{value} is no measurement")
+    return Cell(value, None, text)
+
+
 def benchmark_table(path: Path) -> WideTable:
     """What pytest-benchmark wrote with ``--benchmark-json``: medians, and the ratios that this suite's tests add.
 
@@ -294,10 +321,12 @@ def benchmark_table(path: Path) -> WideTable:
         for benchmark in sorted(content["benchmarks"], key=lambda b: (b["group"] or "", b["name"])):
             stats, extra = benchmark["stats"], benchmark["extra_info"]
             quartiles = [1000 * stats[name] for name in ("q1", "median", "q3")]
-            cells = {"ms": Cell(quartiles[1], None, "{1:.3g} [{0:.3g}, {2:.3g}]".format(*quartiles))}
-            for name in ("ratio", "bar"):
-                if name in extra:
-                    cells[name] = Cell(float(extra[name]), None, f"{float(extra[name]):.3g}")
+            cells = {"ms": _cell_of(quartiles[1], "{1:.0f} [{0:.0f}, {2:.0f}]".format(*quartiles))}
+            if "ratio" in extra:
+                ratio, bar, bar_is = float(extra["ratio"]), float(extra["bar"]), extra.get("bar_is", "at least")
+                missed = ratio > bar if bar_is == "at most" else ratio < bar
+                cells["ratio"] = _cell_of(ratio, f"{ratio:.3g}")
+                cells["bar"] = _cell_of(bar, f"{bar_is} {bar:g}{', missed' if missed else ''}")
             rows.append(Row(extra.get("of", benchmark["name"]), {}, cells))
     except OSError as error:
         raise UserError(f"--benchmark-json names a file; {path} cannot be read: {error.strerror}.") from error
@@ -313,8 +342,9 @@ def benchmark_table(path: Path) -> WideTable:
         rows=tuple(rows),
         published=(),
         notes=(
-            "ms: median over rounds [lower and upper quartile] of what the benchmark's name says.",
-            "ratio: how many times as fast the second is as the first, by turns in one run; bar: what it should reach.",
+            "ms: median over rounds [lower and upper quartile] of the second of the two, or of the one that is named.",
+            "ratio: of the first to the second, taken by turns in one run: of their times, or of what the name says. "
+            "bar: what it should be.",
         ),
         row_name="benchmark",
     )

@@ -65,14 +65,17 @@ class Timing(SideBySideProtocol):
         jobs = [_jobs(contender, tasks) for contender in contenders]
         everything = list(itertools.chain(*jobs))
         shuffled = random.Random(seed_from("timing", *(contender.title for contender in contenders)))
-        title = f"{test.seed[0]}: timing {len(contenders)} methods by turns"
         devices = [test.device] if test.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices), reporter.stage(title, len(everything) * (1 + REPEATS)) as step:
-            for i in range(1 + REPEATS):
-                note = f"repeat {i} of {REPEATS}" if i else "warming up"
-                for j, job in enumerate(shuffled.sample(everything, len(everything)), 1):
-                    _attempt(job, job.repeat if i else job.prepare)
-                    step(i * len(everything) + j, note)
+        with torch.random.fork_rng(devices=devices):
+            with reporter.stage(f"{test.seed[0]}: warming up for timing", len(everything)) as step:
+                for done, job in enumerate(everything, 1):
+                    _attempt(job, job.prepare)
+                    step(done, job.contender.title)
+            with reporter.stage(f"{test.seed[0]}: timing", len(everything) * REPEATS) as step:
+                turns = (job for _ in range(REPEATS) for job in shuffled.sample(everything, len(everything)))
+                for done, job in enumerate(turns, 1):
+                    _attempt(job, job.repeat)
+                    step(done, "by turns" if len(contenders) > 1 else "")
         return [[scores for job in own for scores in job.scores()] for own in jobs]
 
 
@@ -243,8 +246,8 @@ class _ThroughputJob(_TestJob):
         rates: dict[int, float] = {}
         size = 1
         while size <= self.tasks.most_at_once and size < 4 * max(rates, key=rates.__getitem__, default=1):
-            self._laps(self.tasks.batches(size, 1))
-            rates[size] = size / sum(self._laps(self.tasks.batches(size, 1)))
+            laps = [sum(self._laps(self.tasks.batches(size, 1))) for _ in range(4)]
+            rates[size] = size / min(laps[2:])  # the first ones warm up, and compile what is compiled
             size *= 2
         self.size = max(rates, key=rates.__getitem__)
         self.number = math.ceil(self.number / self.size)

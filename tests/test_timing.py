@@ -258,6 +258,35 @@ def test_methods_that_are_compared_are_measured_in_one_session(tmp_path):
     (tmp_path / "tables" / "timing.csv").read_text()
 
 
+def sessions(folder) -> dict[str, str]:
+    return {r.method: r.environment["session"] for r in results.load_all(folder)}
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_was_timed_apart_is_timed_together_once_it_is_asked_for_together(tmp_path):
+    for method in ("versa", "exact_linear"):
+        assert run(tmp_path, method).exit_code == 0
+    apart = sessions(tmp_path)
+    assert apart["versa"] != apart["exact_linear"]
+    assert run(tmp_path, "versa,exact_linear", "--overwrite", "never").exit_code == 0
+    assert sessions(tmp_path) == apart  # never is never
+    assert run(tmp_path, "versa,exact_linear").exit_code == 0
+    together = sessions(tmp_path)
+    assert together["versa"] == together["exact_linear"] not in apart.values()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_method_that_fails_again_and_again_has_no_other_timed_again(tmp_path):
+    broken = ["--set", "amortized_vi.learning_rate=1e38"]
+    assert run(tmp_path, "versa,amortized_vi", *broken, "--iterations", "5").exit_code == 1
+    before = sessions(tmp_path)
+    assert list(before) == ["versa"]
+    for overwrite, status in (("failed", 1), ("never", 0)):
+        again = run(tmp_path, "versa,amortized_vi", *broken, "--iterations", "5", "--overwrite", overwrite)
+        assert again.exit_code == status
+        assert sessions(tmp_path) == before
+
+
 @pytest.mark.usefixtures("quick")
 def test_a_cell_that_fails_in_training_leaves_the_others_to_be_timed(tmp_path, monkeypatch):
     plugin = registry.method("amortized_vi")
@@ -353,6 +382,20 @@ def test_timings_are_in_no_table_of_scores(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("old", "new"),
+    [('"regime": "latency"', '"regime": "foo"'), ('"session": 1', '"session": ""'), ("2.0,", "0.0,")],
+)
+def test_a_damaged_record_of_timings_is_one_message(tmp_path, old, new):
+    path = results.save(record("hare", (2.0, 2.0)), tmp_path)
+    content = path.read_text()
+    assert old in content
+    path.write_text(content.replace(old, new))
+    result = call("table", "--timing", "--results", tmp_path)
+    assert result.exit_code == 2
+    assert "a record of timings must be whole; omni5w1s/hare/timing" in result.output
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--timing", "--paired"], "got both"),
@@ -396,7 +439,14 @@ def test_what_pytest_benchmark_wrote_is_a_table(tmp_path):
     assert rows["test_b"].cells["ms"].text == "2 [1, 4]"
     assert rows["old / new"].cells["ratio"].mean == 2.5
     printed = call("table", "--timing", "--benchmark-json", path, "--format", "markdown").output
-    assert "| old / new | 2 [1, 4] | 2.5 | 2 |" in printed
+    assert "| old / new | 2 [1, 4] | 2.5 | at least 2 |" in printed
+    content["benchmarks"][0]["extra_info"] |= {"bar": 1.05, "bar_is": "at most"}
+    path.write_text(json.dumps(content))
+    assert "at most 1.05, missed" in call("table", "--timing", "--benchmark-json", path).output
+    content["benchmarks"][0]["extra_info"]["ratio"] = float("nan")
+    path.write_text(json.dumps(content))
+    assert call("table", "--timing", "--benchmark-json", path).exit_code == 2
+    assert call("table", "--timing", "--benchmark-json", path, "--bench", "toy5").exit_code == 2
 
 
 def test_the_environment_says_what_a_timing_depends_on():
