@@ -135,7 +135,7 @@ def _driver(device: torch.device) -> str | None:
         "nvidia-smi",
         "--query-gpu=driver_version,clocks.max.sm",
         "--format=csv,noheader",
-        f"-i={device.index or 0}",
+        f"--id={device.index or 0}",
     ]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout.strip()

@@ -71,7 +71,8 @@ def predict_each(
             for first in range(0, tasks, chunk):
                 batch = stream.batch(first, min(chunk, tasks - first))
                 with features_once(method) if len(settings) > 1 else contextlib.nullcontext():
-                    for found, method.settings in zip(predictions, settings, strict=True):
+                    for found, varied in zip(predictions, settings, strict=True):
+                        method.settings = varied
                         torch.manual_seed(seed_from(*stream.seed, "evaluation", first))
                         found.append((_of_batch(method, batch, one_at_a_time=one_at_a_time), batch.query.y))
                 if step is not None:
@@ -240,19 +241,26 @@ class Evaluation:
         detail: Mapping[str, tuple[float, ...] | str] | None = None,
     ) -> Scores:
         """Scores, one a test task, with all that says how they were measured."""
-        shape = self.stream.shape
-        return Scores(
-            metric=metric.name,
-            unit=metric.unit,
-            better=metric.better,
-            way=shape.way,
-            shot=max(shape.shots_per_class),
-            queries=shape.queries,
-            model=self.model,
-            per_task=tuple(per_task),
-            condition=dict(condition or {}),
-            detail=dict(detail or {}),
-        )
+        how = {"condition": dict(condition or {}), "detail": dict(detail or {})}
+        return scores_of(metric, self.stream, per_task, model=self.model, **how)
+
+
+def scores_of(
+    metric: Metric, stream: Stream, per_task: Sequence[float], *, model: Model = "best", **how: Any
+) -> Scores:
+    """Scores on the tasks of a stream; ``how`` are further fields of :class:`Scores`."""
+    shape = stream.shape
+    return Scores(
+        metric=metric.name,
+        unit=metric.unit,
+        better=metric.better,
+        way=shape.way,
+        shot=max(shape.shots_per_class),
+        queries=shape.queries,
+        model=model,
+        per_task=tuple(per_task),
+        **how,
+    )
 
 
 @dataclass(frozen=True, eq=False)

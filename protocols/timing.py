@@ -25,7 +25,7 @@ from torch.distributions import Distribution
 
 from mlpip_bench.api import SideBySideProtocol
 from mlpip_bench.errors import CellError, one_line
-from mlpip_bench.evaluate import Contender
+from mlpip_bench.evaluate import Contender, scores_of
 from mlpip_bench.metrics import Metric
 from mlpip_bench.progress import Reporter
 from mlpip_bench.results import Scores
@@ -164,19 +164,14 @@ class _Job(abc.ABC):
 
     def scores(self) -> list[Scores]:
         """All values, one a repeat."""
-        shape = self.contender.streams["test"].shape
+        detail = {"tasks_at_once": (float(self.size),), "tasks": (float(self.number * self.size),)}
         return [
-            Scores(
-                metric=metric.name,
-                unit=metric.unit,
-                better=metric.better,
-                way=shape.way,
-                shot=max(shape.shots_per_class),
-                queries=shape.queries,
-                model="best",
-                per_task=tuple(values),
+            scores_of(
+                metric,
+                self.contender.streams["test"],
+                values,
                 condition={**self.condition, **({"tasks": tasks} if tasks else {})},
-                detail={"tasks_at_once": (float(self.size),), "tasks": (float(self.number * self.size),)},
+                detail=detail,
                 over="repeats",
             )
             for (metric, tasks), values in self._measured.items()
