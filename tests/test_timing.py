@@ -4,6 +4,7 @@ import dataclasses
 import json
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from mlpip_bench.tasks import ImagePool, TaskShape, TaskStream
 from protocols import timing
 from protocols.timing import Timing
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 CPU = torch.device("cpu")
 ADAPT, PREDICT = 4e-3, 2e-3
 
@@ -455,3 +457,11 @@ def test_the_environment_says_what_a_timing_depends_on():
     assert told["processor"]
     assert told["gpu"] is None
     assert {"driver", "cudnn", "tf32", "tf32_convolutions", "omp_num_threads"} <= set(told)
+
+
+def test_the_page_quotes_the_committed_tables():
+    page = (REPOSITORY / "docs" / "timing.md").read_text(encoding="utf-8")
+    tables = (REPOSITORY / "results" / "timing" / "tables" / "timing.md").read_text(encoding="utf-8").splitlines()
+    quoted = [line for line in page.splitlines() if line.startswith("|") and "metabn" in line]
+    assert len(quoted) == 7
+    assert set(quoted) <= set(tables)
