@@ -486,10 +486,12 @@ def _run_side_by_side(name: str, cells: Sequence[Cell], config: RunConfig, repor
         seconds = time.monotonic() - began
         session = {"session": datetime.now(UTC).isoformat(sep=" ")}
         inductive = [is_inductive(c.method, c.streams["test"].batch(0, 1)) for c in contenders]
-    return [
-        _record(cell, contender.method, state, name, scores, alone, seconds, session)
-        for cell, contender, state, scores, alone in zip(cells, contenders, states, measured, inductive, strict=True)
-    ]
+        return [
+            _record(cell, contender.method, state, name, scores, alone, seconds, session)
+            for cell, contender, state, scores, alone in zip(
+                cells, contenders, states, measured, inductive, strict=True
+            )
+        ]
 
 
 def _record(

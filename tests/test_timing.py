@@ -290,6 +290,16 @@ def test_a_method_that_fails_again_and_again_has_no_other_timed_again(tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
+def test_the_environment_is_that_of_the_measurement(tmp_path, monkeypatch):
+    """torch's own default is TF32 convolutions: a record must not say so of what was timed without."""
+    assert torch.backends.cudnn.allow_tf32
+    seen = []
+    monkeypatch.setattr(runner, "environment", lambda _: {"convolutions": seen.append(torch.backends.cudnn.allow_tf32)})
+    assert run(tmp_path, "versa", "--protocols", "nll,timing").exit_code == 0
+    assert seen == [False, False]
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_cell_that_fails_in_training_leaves_the_others_to_be_timed(tmp_path, monkeypatch):
     plugin = registry.method("amortized_vi")
 
