@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -100,10 +100,6 @@ class Numerics:
                 yield
         finally:
             matmul.allow_tf32, cudnn.allow_tf32 = before
-
-    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any] | None:
-        """The function, compiled; None where that is not asked for."""
-        return None if self.compile == "off" else torch.compile(function, mode=self.compile)
 
 
 def environment(device: torch.device) -> dict[str, Any]:

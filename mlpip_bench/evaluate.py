@@ -292,9 +292,9 @@ _OF_A_TEST_TASK = ("amortize", "predictive")
 
 def compile_for_tests(method: Method[Any], numerics: Numerics) -> None:
     """From here on, what is done to a test task is compiled, if that is asked for; training would then fail."""
-    for name in _OF_A_TEST_TASK:
-        if (compiled := numerics.compiled(getattr(method, name))) is not None:
-            setattr(method, name, compiled)
+    if numerics.compile != "off":
+        for name in _OF_A_TEST_TASK:
+            setattr(method, name, torch.compile(getattr(method, name), mode=numerics.compile))
 
 
 def is_inductive(method: Method[Any], batch: TaskBatch, queries: int = 5, tolerance: float = 1e-3) -> bool:

@@ -175,7 +175,8 @@ def _table(regime: str, entries: Sequence[_Entry], own: Sequence[_Entry], refere
         if (other := _reference(entry, own, reference)) is not None:
             cells[ratio] = _cell([a / b for a, b in zip(entry.pace, other.pace, strict=False)])
         rows.append(Row(_label(entry), _attributes(entry), cells))
-    repeats, tasks = (sorted({n for entry in entries for n in numbers(entry)}) for numbers in (_repeats, _timed_tasks))
+    repeats = sorted({len(entry.pace) for entry in entries})
+    tasks = sorted({int(entry.detail("tasks")) for entry in entries})
     turns = "; all took turns, in an order drawn anew for each repeat" if len(own) > 1 else ""
     notes = [
         f"Median over {_span(repeats)} repeats of {_span(tasks)} task{'' if tasks == [1] else 's'} [lower and upper "
@@ -199,14 +200,6 @@ def _table(regime: str, entries: Sequence[_Entry], own: Sequence[_Entry], refere
         published=(),
         notes=tuple(notes),
     )
-
-
-def _repeats(entry: _Entry) -> set[int]:
-    return {len(score.per_task) for (metric, _), score in entry.scores.items() if metric == _RATIO_OF[entry.regime]}
-
-
-def _timed_tasks(entry: _Entry) -> set[int]:
-    return {int(entry.detail("tasks"))}
 
 
 def _span(numbers: Sequence[int]) -> str:
@@ -308,6 +301,12 @@ def _cell_of(value: float, text: str) -> Cell:
     return Cell(value, None, text)
 
 
+def bar_told(ratio: float, bar: float, bar_is: str = "at least", **_: object) -> str:
+    """A benchmark's bar in words, with whether its ratio misses it."""
+    missed = ratio > bar if bar_is == "at most" else ratio < bar
+    return f"{bar_is} {bar:g}{', missed' if missed else ''}"
+
+
 def benchmark_table(path: Path) -> WideTable:
     """What pytest-benchmark wrote with ``--benchmark-json``: medians, and the ratios that this suite's tests add.
 
@@ -323,10 +322,8 @@ def benchmark_table(path: Path) -> WideTable:
             quartiles = [1000 * stats[name] for name in ("q1", "median", "q3")]
             cells = {"ms": _cell_of(quartiles[1], "{1:.0f} [{0:.0f}, {2:.0f}]".format(*quartiles))}
             if "ratio" in extra:
-                ratio, bar, bar_is = float(extra["ratio"]), float(extra["bar"]), extra.get("bar_is", "at least")
-                missed = ratio > bar if bar_is == "at most" else ratio < bar
-                cells["ratio"] = _cell_of(ratio, f"{ratio:.3g}")
-                cells["bar"] = _cell_of(bar, f"{bar_is} {bar:g}{', missed' if missed else ''}")
+                cells["ratio"] = _cell_of(extra["ratio"], f"{extra['ratio']:.3g}")
+                cells["bar"] = _cell_of(extra["bar"], bar_told(**extra))
             rows.append(Row(extra.get("of", benchmark["name"]), {}, cells))
     except OSError as error:
         raise UserError(f"--benchmark-json names a file; {path} cannot be read: {error.strerror}.") from error

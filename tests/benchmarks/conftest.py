@@ -6,6 +6,8 @@ from typing import Any, Literal
 import pytest
 import torch
 
+from mlpip_bench.timing_tables import bar_told
+
 RATIOS = pytest.StashKey[list[dict[str, Any]]]()
 
 
@@ -77,6 +79,4 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
     terminalreporter.section("ratios, each within one run")
     width = max(len(r["of"]) for r in ratios)
     for r in ratios:
-        missed = r["ratio"] > r["bar"] if r["bar_is"] == "at most" else r["ratio"] < r["bar"]
-        told = f"{r['of']:{width}}  {r['ratio']:7.2f}  ({r['bar_is']} {r['bar']:g}{', missed' if missed else ''})"
-        terminalreporter.write_line(told)
+        terminalreporter.write_line(f"{r['of']:{width}}  {r['ratio']:7.2f}  ({bar_told(**r)})")
