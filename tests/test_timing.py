@@ -469,6 +469,28 @@ def test_the_environment_says_what_a_timing_depends_on():
     assert {"driver", "cudnn", "tf32", "tf32_convolutions", "omp_num_threads"} <= set(told)
 
 
+def test_the_readme_quotes_the_committed_benchmarks_and_timings():
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    section = " ".join(readme.partition("## How fast it is")[2].partition("\n## ")[0].split())
+    benchmarks = json.loads((REPOSITORY / "results" / "timing" / "benchmarks.json").read_text(encoding="utf-8"))
+    ratios = {b["name"]: b["extra_info"]["ratio"] for b in benchmarks["benchmarks"] if "ratio" in b["extra_info"]}
+    one, five = (ratios[f"test_maml_step_beside_higher[{steps}]"] for steps in (1, 5))
+    few, many = (ratios[f"test_versa_adapts_and_predicts_faster_than_maml[{case}]"] for case in ("1-5", "15-2"))
+    for said in (
+        f"as in its example | {one:.2f}, {five:.2f} |",
+        f"`nn.BatchNorm2d` | {ratios['test_protonets_step_beside_a_flat_batch']:.1f} |",
+        f"| the same | {ratios['test_protonets_evaluation_beside_a_flat_batch']:.1f} |",
+        f"a loader of PNG files | {ratios['test_stream_beside[file by file-50-5]']:.0f} |",
+        f"predicts 5 queries {few:.1f} times as fast",
+        f"which cost both the same, {many:.1f} times",
+    ):
+        assert said in section
+    records = results.load_all(REPOSITORY / "results" / "timing")
+    paper = [r for r in records if r.bench == "mini5w5s" and r.config["queries"] == 5]
+    rows = {row.label: row for row in timing_tables.timing_tables(paper, "maml")[0].rows}
+    assert f"{rows['versa (stand-in)'].cells['× maml'].mean:.1f} times as fast as MAML" in section  # noqa: RUF001
+
+
 def test_the_page_quotes_the_committed_tables():
     page = (REPOSITORY / "docs" / "timing.md").read_text(encoding="utf-8")
     tables = (REPOSITORY / "results" / "timing" / "tables" / "timing.md").read_text(encoding="utf-8").splitlines()
