@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
+import torch
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
@@ -22,6 +22,11 @@ from typer.core import TyperGroup
 
 from mlpip_bench import (
     __version__,
+    arguments,
+    cells,
+    estimates,
+    executors,
+    folder_changes,
     profiling,
     published,
     registry,
@@ -38,6 +43,7 @@ from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.datasets.omniglot import Resize, Split
 from mlpip_bench.device import Numerics
 from mlpip_bench.errors import UserError, unknown_name
+from mlpip_bench.locks import locked
 from mlpip_bench.normalization import NORM_MODES
 from mlpip_bench.progress import ConsoleReporter
 from mlpip_bench.results import Record
@@ -97,46 +103,6 @@ DataRoot = Annotated[
 ]
 
 
-def _names(text: str | None) -> tuple[str, ...]:
-    """A comma-separated list, without repeats."""
-    return tuple(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
-
-
-def _seeds(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in _names(text))
-    except ValueError as error:
-        raise UserError(
-            f"--seeds takes whole numbers with commas between them, for example 0,1,2; got {text!r}."
-        ) from error
-
-
-def _overrides(assignments: list[str], options: Mapping[str, int | None]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {"*": {}}
-    for assignment in assignments:
-        name, equals, text = assignment.partition("=")
-        if not equals or not name.strip():
-            raise UserError(f"--set takes [METHOD.]NAME=VALUE, for example maml.test_steps=5; got {assignment!r}.")
-        method, _, key = name.strip().rpartition(".")
-        found.setdefault(method or "*", {})[key] = _value(text.strip())
-    for key, number in options.items():
-        if number is None:
-            continue
-        if any(key in settings for settings in found.values()):
-            raise UserError(f"{key} is set twice, by --{key.replace('_', '-')} and by --set. Leave one of them out.")
-        found["*"][key] = number
-    return found
-
-
-def _value(text: str) -> Any:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
         out.print(__version__)
@@ -182,7 +148,7 @@ def run(
     seeds: Annotated[str, typer.Option("--seeds", "--seed", help="Training seeds, with commas.")] = "0",
     norm: Annotated[
         str, typer.Option(help=f"Normalisation of all methods; several with commas, or all: {', '.join(NORM_MODES)}.")
-    ] = runner.DEFAULT_NORM,
+    ] = cells.DEFAULT_NORM,
     preset: Annotated[str, typer.Option(help=f"Budget: {', '.join(PRESETS)}.")] = "quick",
     iterations: Annotated[int | None, typer.Option(help="Training iterations, instead of the preset's.")] = None,
     test_tasks: Annotated[int | None, typer.Option(help="Test tasks, instead of the preset's.")] = None,
@@ -192,6 +158,12 @@ def run(
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="[METHOD.]NAME=VALUE", help="A setting of a method, or of training; repeatable."),
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[METHOD.]NAME=VALUE,VALUE", help="Values of a setting, each in turn; several: all combinations."
+        ),
     ] = None,
     source: Annotated[str, typer.Option(help="auto: real data where found, else the stand-in; real; procedural.")] = (
         "auto"
@@ -216,6 +188,22 @@ def run(
     profile: Annotated[
         bool, typer.Option("--profile", help="First show where the time of each cell goes; traces are in profiles/.")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list the cells: done or not and why, and what they will take.")
+    ] = False,
+    jobs: Annotated[int, typer.Option(help="Cells at once, each in a process of its own.")] = 1,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="local|auto|ADDRESS", help="Run cells on a Ray cluster, each with a GPU if it uses one."
+        ),
+    ] = None,
+    cpus: Annotated[
+        int | None, typer.Option(help="CPU threads of a cell; left out, all, or an equal share, or 1 with --ray.")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait for cells that another run is at work on, or leave them.")
+    ] = True,
     results_folder: Results = Path("results"),
 ) -> None:
     """Train and test methods on benches, keep a record of each cell, and print the tables."""
@@ -227,17 +215,20 @@ def run(
         if value not in known:
             raise UserError(f"--{name} must be one of {', '.join(known)}; got {value!r}.")
     for name, text in (("methods", methods), ("protocols", protocols)):
-        if text is not None and not _names(text):
+        if text is not None and not arguments.names(text):
             raise UserError(f"--{name} takes names with commas between them; got {text!r}. Leave it out for the usual.")
-    config = runner.RunConfig(
-        benches=_names(bench),
-        methods=_names(methods),
-        protocols=_names(protocols),
-        seeds=_seeds(seeds),
-        norms=NORM_MODES if "all" in _names(norm) else _names(norm),  # type: ignore[arg-type]  # plan_cells checks these names, with a suggestion
+    overrides = arguments.settings(set_ or [], {"iterations": iterations, "test_tasks": test_tasks})
+    norms = arguments.names(norm)
+    config = cells.RunConfig(
+        benches=arguments.names(bench),
+        methods=arguments.names(methods),
+        protocols=arguments.names(protocols),
+        seeds=arguments.seeds(seeds),
+        norms=NORM_MODES if "all" in norms else norms,  # type: ignore[arg-type]  # plan_cells checks these names, with a suggestion
         preset=preset,
         queries=queries,
-        overrides=_overrides(set_ or [], {"iterations": iterations, "test_tasks": test_tasks}),
+        overrides=overrides,
+        sweeps=arguments.sweeps(sweep or [], overrides),
         source=source,  # type: ignore[arg-type]
         data_root=data_root,
         data=catalog.DataOptions(split=split, resize=resize, views=views),  # type: ignore[arg-type]
@@ -247,16 +238,26 @@ def run(
         overwrite=overwrite,  # type: ignore[arg-type]
         results=results_folder,
     )
+    for name, number in (("jobs", jobs), ("cpus", cpus or 1)):
+        if number < 1:
+            raise UserError(f"--{name} must be at least 1; got {number}.")
+    if ray is not None and jobs > 1:
+        raise UserError("--jobs is for processes of this machine, and a Ray cluster has its own count. Leave one out.")
     reporter = ConsoleReporter(err)
-    cells = runner.plan_cells(config, reporter)
-    _print_configuration(cells, config.protocols, test_tasks)
+    planned = cells.plan_cells(config, reporter, here=ray is None)
+    _print_configuration(planned, config.protocols, test_tasks)
+    if dry_run:
+        _print_estimates(planned, config, jobs, reporter)
+        return
     if profile:
-        profiling.profile_cells(cells, config.results, reporter, out)
-    summary = runner.run(cells, config, reporter)
-    records = results.load_all(config.results)
-    if records:
-        tables.write_tables(records, config.results)
-    asked = {cell.record_key(protocol) for cell in cells for protocol in cell.protocols}
+        profiling.profile_cells(planned, config.results, reporter, out)
+    executor = _executor(jobs, ray, cpus, planned, reporter)
+    summary = runner.run(planned, config, reporter, executor, wait=wait)
+    with locked(config.results / "locks" / "tables.lock", wait=True):  # or those of a run that read less might stay
+        records = results.load_all(config.results)
+        if records:
+            tables.write_tables(records, config.results)
+    asked = {cell.record_key(protocol) for cell in planned for protocol in cell.protocols}
     # The last models' tables are in the folder; here they would push the main ones off the screen.
     main = [
         dataclasses.replace(record, scores=tuple(score for score in record.scores if score.model == "best"))
@@ -269,10 +270,59 @@ def run(
         raise typer.Exit(1)
 
 
-def _print_configuration(cells: list[runner.Cell], protocols: tuple[str, ...], test_tasks: int | None) -> None:
+def _executor(
+    jobs: int, ray: str | None, cpus: int | None, planned: Sequence[cells.Cell], reporter: ConsoleReporter
+) -> executors.Executor | None:
+    """What was asked for; ``None`` for this process, with as many threads as torch takes by itself unless told."""
+    if ray is not None:
+        gpus = int(any(cell.device.type == "cuda" for cell in planned))
+        return executors.RayCluster(runner.perform_elsewhere, ray, cpus or 1, gpus)
+    if jobs > 1:
+        threads = cpus or max(1, torch.get_num_threads() // jobs)
+        return executors.LocalProcesses(runner.perform_elsewhere, reporter, jobs, threads)
+    if cpus is not None:
+        torch.set_num_threads(cpus)
+    return None
+
+
+def _print_estimates(
+    planned: Sequence[cells.Cell], config: cells.RunConfig, jobs: int, reporter: ConsoleReporter
+) -> None:
+    standings = runner.survey(planned, config)
+    found = estimates.estimate_all(standings, config, reporter)
+    table = _table("cell", "to measure", "done, or why not", "time", "memory")
+    for standing in standings:
+        estimate = found.get(standing.cell)
+        costs = (_duration(estimate.seconds), f"{estimate.peak_bytes / 1e9:.1f} GB") if estimate else ("", "")
+        to_do = ", ".join((*standing.alone, *standing.beside))
+        table.add_row(standing.cell.title, to_do, escape(runner.why(standing, config)), *costs)
+    out.print(table)
+    known = [estimate for estimate in found.values() if estimate is not None]
+    lines = [f"{len(found)} of {len(planned)} cells to run"]
+    if known:
+        at_once = min(jobs, len(found))
+        lines += [
+            f"about {_duration(sum(e.seconds for e in known) / at_once)}"
+            + (f" with {jobs} at once" if jobs > 1 else ""),
+            f"{at_once * max(e.peak_bytes for e in known) / 1e9:.1f} GB at most",
+        ]
+    if len(known) < len(found):
+        lines.append(f"{len(found) - len(known)} cannot be estimated")
+    if any(standing.beside for standing in standings):
+        lines.append("what is measured side by side comes on top")
+    out.print("; ".join(lines), highlight=False, soft_wrap=True)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _print_configuration(planned: Sequence[cells.Cell], protocols: tuple[str, ...], test_tasks: int | None) -> None:
     table = _table("bench", "method", "seeds", "resolved configuration")
     shown: dict[tuple[str, str, str], list[str]] = {}
-    for cell in cells:
+    for cell in planned:
         config = {k: v for k, v in cell.config.items() if k not in ("way", "shot")}
         config |= {f"settings.{k}": v for k, v in config.pop("settings").items()}
         text = ", ".join(f"{k} {v}" for k, v in config.items())
@@ -281,13 +331,13 @@ def _print_configuration(cells: list[runner.Cell], protocols: tuple[str, ...], t
     for (bench, method, text), seeds in shown.items():
         table.add_row(bench, method, ",".join(seeds), text)
     err.print(table)
-    for cell in cells:
+    for cell in planned:
         if left_out := [name for name in protocols if name not in cell.protocols]:
             err.print(f"does not apply to {cell.title}: {', '.join(left_out)}", highlight=False)
-    for cell in cells:
+    for cell in planned:
         if test_tasks is not None and cell.plan.test_tasks < test_tasks:
             err.print(f"{cell.title} has {cell.plan.test_tasks} test tasks, all that there are", highlight=False)
-    if any(cell.dataset.source in STAND_INS for cell in cells):
+    if any(cell.dataset.source in STAND_INS for cell in planned):
         err.print("[yellow]stand-in data:[/] results on it are not results on the real data set")
 
 
@@ -367,11 +417,13 @@ def table(
         return
     records = results.load_all(results_folder)
     tables.write_tables(records, results_folder)
-    wanted = _names(methods) and _names(f"{methods},{against or ''}")  # what is compared against is needed, too
+    wanted = arguments.names(methods) and arguments.names(
+        f"{methods},{against or ''}"
+    )  # what is compared against is needed, too
     chosen = [
         record
         for record in records
-        if record.bench in (_names(bench) or (record.bench,)) and record.method in (wanted or (record.method,))
+        if record.bench in (arguments.names(bench) or (record.bench,)) and record.method in (wanted or (record.method,))
     ]
     if not chosen:
         asked = " ".join(f"--{k} {v}" for k, v in (("bench", bench), ("methods", methods)) if v is not None)
@@ -383,7 +435,7 @@ def table(
     if timing:
         _show(timing_tables.timing_tables(chosen, against), format_)
         return
-    quoted = [row for row in published.load() if row.bench in (_names(bench) or (row.bench,))]
+    quoted = [row for row in published.load() if row.bench in (arguments.names(bench) or (row.bench,))]
     comparisons = tables.compare(chosen, against) if paired else []
     if paired and not comparisons:
         raise tables.nothing_to_pair(chosen)
@@ -415,6 +467,43 @@ def figures(results_folder: Results = Path("results")) -> None:
 
     for path in write_figures(results.load_all(results_folder), results_folder):
         typer.echo(path)
+
+
+@app.command(epilog="Example:\n\npython -m mlpip_bench compare results/before results/after")
+def compare(
+    a: Annotated[Path, typer.Argument(parser=_folder, metavar="A", help="Results folder.")],
+    b: Annotated[Path, typer.Argument(parser=_folder, metavar="B", help="The other one.")],
+    format_: Annotated[TableFormat, typer.Option("--format", help="Form on standard output.")] = TableFormat.text,
+) -> None:
+    """Compare two results folders: differences B minus A, paired over test tasks, and which of them are real."""
+    found = folder_changes.changes(*folder_changes.load_both(a, b))
+    if format_ is TableFormat.csv:
+        typer.echo(folder_changes.to_csv(found), nl=False)
+    else:
+        _show(folder_changes.folder_tables(found, a, b), format_)
+
+
+@app.command(
+    epilog="Examples:\n\npython -m mlpip_bench report\n\n"
+    "python -m mlpip_bench report --results results --results results/norm_modes --output report.html"
+)
+def report(
+    results_folders: Annotated[
+        list[Path] | None,
+        typer.Option("--results", parser=_folder, metavar="DIR", help="Folder of records; repeatable."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The file; left out, report.html in the first folder.")
+    ] = None,
+) -> None:
+    """Write one HTML page that needs no network: tables, differences, figures, timing, provenance."""
+    from mlpip_bench.report import to_html  # here, since plotting packages take a second to import
+
+    folders = results_folders or [Path("results")]
+    path = output.expanduser() if output else folders[0] / "report.html"
+    page = to_html({str(folder): results.load_all(folder) for folder in folders})
+    results.write_atomically(path, page.encode())
+    typer.echo(path)
 
 
 @app.command(
@@ -553,7 +642,7 @@ def verify(
 ) -> None:
     """Read data sets from their files, past the cache, and check that they are whole."""
     table = _table("data set", "what", "status", "detail")
-    wanted = list(_names(datasets))
+    wanted = list(arguments.names(datasets))
     if not wanted:
         for row in catalog.describe(data_root):
             if row.status == "not found":

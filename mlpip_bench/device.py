@@ -20,8 +20,12 @@ import mlpip_bench
 from mlpip_bench.errors import UserError, unknown_name
 
 
-def resolve_device(name: str) -> torch.device:
+def resolve_device(name: str, *, here: bool = True) -> torch.device:
     """``auto``, ``cpu``, ``cuda`` or ``cuda:N`` to a device that is there.
+
+    Args:
+        name: what the user wrote.
+        here: whether it is this machine that must have it, rather than one that the work is sent to.
 
     Raises:
         UserError: any other name, or a GPU that this machine does not have.
@@ -34,7 +38,7 @@ def resolve_device(name: str) -> torch.device:
         device = torch.device("meta")
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"device must be auto, cpu, cuda or cuda:N; got {name!r}.")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    if here and device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(
             f"--device {name} needs a CUDA GPU; torch {torch.__version__} sees {torch.cuda.device_count()} here. "
             "Use --device cpu, or a torch build with CUDA on a machine that has one."

@@ -64,7 +64,7 @@ def predict_each(
     """The same under each of several settings of the method; features that they share are computed once."""
     was_training, own = method.training, method.settings
     method.eval()
-    chunk = _chunk(stream)
+    chunk = chunk_size(stream)
     predictions: list[Predictions] = [[] for _ in settings]
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=_cuda(stream)):
@@ -93,7 +93,7 @@ def _of_batch(method: Method[Any], batch: TaskBatch, *, one_at_a_time: bool) -> 
     return Categorical(logits=torch.cat([p.logits for p in points], 1), validate_args=False)  # type: ignore[attr-defined]
 
 
-def _chunk(stream: Stream) -> int:
+def chunk_size(stream: Stream) -> int:
     """Tasks predicted at once: fewer where tasks are large."""
     shape = stream.shape
     return max(

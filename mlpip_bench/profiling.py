@@ -18,12 +18,12 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import conv_flop_count, flop_registry
 
+from mlpip_bench.cells import Cell, build_method, streams_of
 from mlpip_bench.device import keep_freed_memory
 from mlpip_bench.errors import UserError, one_line
 from mlpip_bench.evaluate import predict
 from mlpip_bench.progress import Reporter
 from mlpip_bench.results import write_atomically
-from mlpip_bench.runner import Cell, build_method, streams_of
 from mlpip_bench.stopwatch import Stopwatch
 from mlpip_bench.tasks import seed_from
 from mlpip_bench.train import adam, descend
@@ -170,7 +170,7 @@ def profile_cell(cell: Cell, folder: Path, reporter: Reporter) -> list[Profile]:
             flop = count_flop(work)  # which warms up, too
             seconds = _median_seconds(work, cell.device)
             peak, dtype = matmul_rate(cell.device)
-            trace = cell.path(folder / "profiles", f"-{phase}.json.gz")
+            trace = cell.path(folder, "profiles", f"-{phase}.json.gz")
             costs = _profile(work, _PROFILED_STEPS[phase], cell.device, trace)
             title = f"{cell.title}: {phase}, tasks a step: {tasks}"
             conditions = f"{cell.device}, threads: {torch.get_num_threads()}, {dtype}"

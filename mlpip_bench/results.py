@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import json
 import math
 import os
@@ -113,10 +114,22 @@ class Record:
     @property
     def filename(self) -> str:
         """Where the record lies below ``records/``."""
-        return f"{self.bench}/{self.method}/{self.protocol}-seed{self.seed}-{self.key[:12]}.json"
+        return _filename(self.bench, self.method, self.protocol, self.seed, self.key)
+
+
+def _filename(bench: str, method: str, protocol: str, seed: int, key: str) -> str:
+    return f"{bench}/{method}/{protocol}-seed{seed}-{key[:12]}.json"
+
+
+def path_of(results: Path, bench: str, method: str, protocol: str, seed: int, key: str) -> Path:
+    """Where a record of a results folder lies, or would lie."""
+    return results / "records" / _filename(bench, method, protocol, seed, key)
 
 
 _RECORD = TypeAdapter(Record)
+
+
+_PLUGIN_CODE = ("method", "protocol")
 
 
 def facts(record: Record, score: Scores) -> dict[str, object]:
@@ -133,6 +146,7 @@ def facts(record: Record, score: Scores) -> dict[str, object]:
         "queries": score.queries,
         "test_tasks": len(score.per_task),
         **({"version": record.environment["mlpip_bench"]} if "mlpip_bench" in record.environment else {}),
+        **{f"{name} code": record.environment["code"][name] for name in _PLUGIN_CODE if "code" in record.environment},
     }
 
 
@@ -173,11 +187,23 @@ def write_atomically(path: Path, content: bytes) -> None:
                 temporary.unlink()
             raise
     except OSError as error:
-        advice = "Free some space" if error.errno == errno.ENOSPC else "Choose a folder that can be written (--results)"
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}. {advice}, then run the same command again: "
-            "what is already there is kept."
-        ) from error
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: Path, error: OSError) -> UserError:
+    """What to tell of a file that could not be written."""
+    advice = "Free some space" if error.errno == errno.ENOSPC else "Choose a folder that can be written (--results)"
+    return UserError(
+        f"cannot write {path}: {error.strerror or error}. {advice}, then run the same command again: "
+        "what is already there is kept."
+    )
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove temporary files of a writer of this file that was killed; for the only one who may write it now."""
+    for temporary in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def save(record: Record, results: Path) -> Path:

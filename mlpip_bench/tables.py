@@ -44,6 +44,9 @@ _ROW_FACTS = ("method", "norm", "inductive", "queries", "preset", "source", "dev
 _OWN_COLUMN = {*_ROW_FACTS, "iterations", "test_tasks", "way", "shot"}
 """Facts that a column or the bench's name shows, so that settings and notes leave them out."""
 
+_ONLY_IF_TELLING = {"record", "method code", "protocol code"}
+"""Facts that are told only of rows which nothing else sets apart."""
+
 _FAMILIES = ("omni", "tiny", "mini", "toy", "context", "views", "linear")
 _UNIT_LABELS = {"fraction": "%"}
 _STAND_IN = (
@@ -331,7 +334,7 @@ def _own_row(entries: Sequence[_Entry], telling: set[str], common: set[str], uni
     }
     in_columns = {"iterations": per_bench["iterations"], "test_tasks": per_bench["test_tasks"], "seeds": seeds}
     told = [_by_bench(name, values) for name, values in in_columns.items() if _varies(values)]
-    untold = set(per_bench) - _OWN_COLUMN - {"record"} - common - set(settings)
+    untold = set(per_bench) - _OWN_COLUMN - _ONLY_IF_TELLING - common - set(settings)
     told += [_by_bench(name, per_bench[name]) for name in sorted(untold) if not name.startswith("data.")]
     label = facts["method"] + _mark(facts["source"])
     cells = {column: _own_cell(group, unit) for column, group in _group(entries, lambda e: e.column).items()}
@@ -569,7 +572,7 @@ def _comparison(first: Sequence[_Entry], second: Sequence[_Entry], apart: Sequen
     seeds, a, b = _shared(first, second)
     differs = [
         _by_bench(name, {method: facts[name], against: others[name]})
-        for name in sorted(facts.keys() & others.keys() - {"method", "record"})
+        for name in sorted(facts.keys() & others.keys() - {"method", "method code", "record"})
         if facts[name] != others[name] and not apart
     ]
     each = {method: _seeds(first), against: _seeds(second)}
@@ -794,7 +797,7 @@ def _configuration_notes(entries: Sequence[_Entry], common: set[tuple[str, str]]
     shared = [
         f"{_bare(name)} {value}"
         for name, value in sorted(common)
-        if name not in _OWN_COLUMN | {"record"} and not name.startswith("data.")
+        if name not in _OWN_COLUMN | _ONLY_IF_TELLING and not name.startswith("data.")
     ]
     if shared:
         yield f"Settings of all our rows: {', '.join(shared)}."

@@ -18,7 +18,7 @@ from mlpip_bench.networks import ConvBlock, ExtractorSpec
 from mlpip_bench.normalization import NORM_MODES
 from mlpip_bench.profiling import count_flop, matmul_rate, profile_cell
 from mlpip_bench.progress import Quiet
-from mlpip_bench.runner import Cell, RunConfig, build_method, plan_cells
+from mlpip_bench.cells import Cell, RunConfig, build_method, plan_cells
 from mlpip_bench.tasks import Labelled, TaskBatch
 
 TASKS, WAY, SHOTS, QUERIES = 3, 3, 2, 4

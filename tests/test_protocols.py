@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from mlpip_bench import cli, registry, results, runner
+from mlpip_bench import cells, cli, registry, results
 from mlpip_bench.api import EvalProtocol
 from mlpip_bench.metrics import NLL
 
@@ -122,10 +122,10 @@ def test_steps_are_measured_in_regression_too(tmp_path):
 def test_a_whole_number_for_a_real_setting_is_the_same_cell(tmp_path):
     keys = []
     for value in (1, 1.0):
-        config = runner.RunConfig(
+        config = cells.RunConfig(
             ("amortized_vi",), ("linear5s",), ("nll",), overrides={"*": {"beta": value}}, results=tmp_path
         )
-        (cell,) = runner.plan_cells(config)
+        (cell,) = cells.plan_cells(config)
         keys.append(cell.training_key)
         assert isinstance(cell.settings.beta, float)
     assert keys[0] == keys[1]

@@ -12,7 +12,7 @@ import torch
 from torch.distributions import Categorical
 from typer.testing import CliRunner
 
-from mlpip_bench import cli, registry, results, runner, timing_tables
+from mlpip_bench import cells, cli, measuring, registry, results, timing_tables
 from mlpip_bench.api import Method, Posterior, Problem, TrainingPlan
 from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.device import Numerics, environment
@@ -186,10 +186,10 @@ def test_peak_memory_is_that_of_the_tensors_alive_at_once():
 
 
 def test_precision_changes_the_key_and_float32_does_not(tmp_path):
-    config = runner.RunConfig(methods=("versa",), benches=("toy5",), protocols=("posterior",), results=tmp_path)
-    (plain,) = runner.plan_cells(config)
-    (half,) = runner.plan_cells(dataclasses.replace(config, numerics=Numerics("bf16")))
-    (compiled,) = runner.plan_cells(dataclasses.replace(config, numerics=Numerics(compile="default")))
+    config = cells.RunConfig(methods=("versa",), benches=("toy5",), protocols=("posterior",), results=tmp_path)
+    (plain,) = cells.plan_cells(config)
+    (half,) = cells.plan_cells(dataclasses.replace(config, numerics=Numerics("bf16")))
+    (compiled,) = cells.plan_cells(dataclasses.replace(config, numerics=Numerics(compile="default")))
     assert "precision" not in plain.config
     assert half.config["precision"] == "bf16"
     assert len({c.record_key("posterior") for c in (plain, half, compiled)}) == 3
@@ -294,7 +294,9 @@ def test_the_environment_is_that_of_the_measurement(tmp_path, monkeypatch):
     """torch's own default is TF32 convolutions: a record must not say so of what was timed without."""
     assert torch.backends.cudnn.allow_tf32
     seen = []
-    monkeypatch.setattr(runner, "environment", lambda _: {"convolutions": seen.append(torch.backends.cudnn.allow_tf32)})
+    monkeypatch.setattr(
+        measuring, "environment", lambda _: {"convolutions": seen.append(torch.backends.cudnn.allow_tf32)}
+    )
     assert run(tmp_path, "versa", "--protocols", "nll,timing").exit_code == 0
     assert seen == [False, False]
 

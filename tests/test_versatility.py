@@ -9,7 +9,7 @@ from mlpip_bench import cli, registry, results
 from mlpip_bench.api import Method, NoSettings, Posterior, Problem
 from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.distributions import Delta
-from mlpip_bench.evaluate import Evaluation, _chunk
+from mlpip_bench.evaluate import Evaluation, chunk_size
 from mlpip_bench.networks import ExtractorSpec
 from mlpip_bench.tasks import ImagePool, TaskShape, TaskStream
 from protocols.versatility import SHOTS, WAYS, Versatility
@@ -83,9 +83,9 @@ def test_models_of_other_benches_see_the_same_tasks():
 
 
 def test_large_tasks_are_predicted_fewer_at_once():
-    assert _chunk(stream()) == 20
-    assert _chunk(stream().reshaped(TaskShape(100, 1, 5), "a")) == 2
-    assert _chunk(stream().reshaped(TaskShape(20, 1, 15), "a")) == 20
+    assert chunk_size(stream()) == 20
+    assert chunk_size(stream().reshaped(TaskShape(100, 1, 5), "a")) == 2
+    assert chunk_size(stream().reshaped(TaskShape(20, 1, 15), "a")) == 20
 
 
 def test_it_applies_where_way_and_shot_may_change():

@@ -1,0 +1,113 @@
+"""What a run will take: a few steps of each cell, measured and multiplied."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mlpip_bench import registry
+from mlpip_bench.api import EvalProtocol
+from mlpip_bench.cells import Cell, RunConfig, build_method, streams_of
+from mlpip_bench.evaluate import Evaluation, chunk_size, predict
+from mlpip_bench.progress import Reporter
+from mlpip_bench.runner import Standing
+from mlpip_bench.stopwatch import Stopwatch, peak_bytes
+from mlpip_bench.train import adam, descend, load_checkpoint
+
+_STEPS = 3
+_TASKS = 2
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a cell will take, roughly.
+
+    Attributes:
+        seconds: to train what is left, to validate, and to test by the protocols that measure one model.
+        peak_bytes: of its process: what it holds before the work (interpreter, data), and the work's tensors; of a
+            GPU, the work's tensors alone.
+    """
+
+    seconds: float
+    peak_bytes: int
+
+
+def estimate_all(standings: Sequence[Standing], config: RunConfig, reporter: Reporter) -> dict[Cell, Estimate | None]:
+    """Estimates of the cells that have something to do; None for one that cannot be run.
+
+    Seeds of a configuration cost the same, so that one of them is measured.
+    """
+    found: dict[Cell, Estimate | None] = {}
+    before: dict[str, Estimate | None] = {}
+    held = _resident_bytes()
+    open_ones = [standing for standing in standings if not standing.nothing]
+    with reporter.stage("measuring a few steps of each", len(open_ones)) as step:
+        for number, standing in enumerate(open_ones, 1):
+            cell = standing.cell
+            reached = _reached(cell, config)
+            alike = repr((cell.bench.name, cell.method, cell.config, standing.alone, reached))
+            if alike not in before:
+                try:
+                    before[alike] = _estimate(cell, standing.alone, reached, held)
+                except (Exception, SystemExit):  # which the run will keep as the cell's failure
+                    before[alike] = None
+            found[cell] = before[alike]
+            step(number)
+    return found
+
+
+def _reached(cell: Cell, config: RunConfig) -> int:
+    checkpoint = cell.checkpoint(config.results)
+    reached = load_checkpoint(checkpoint).iteration if checkpoint.exists() else 0
+    return 0 if config.overwrite == "always" and reached == cell.plan.iterations else reached
+
+
+def _estimate(cell: Cell, protocols: Sequence[str], reached: int, held: int) -> Estimate:
+    plan, device = cell.plan, cell.device
+    method, streams = build_method(cell), streams_of(cell, device)
+    optimizer = adam(method, plan)
+
+    def train_step() -> None:
+        method.train()
+        descend(method.loss(streams["train"].batch(0, plan.tasks_per_batch)), optimizer)
+
+    validations = plan.iterations // plan.validate_every - reached // plan.validate_every
+    with cell.numerics.applied(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        step_bytes = peak_bytes(train_step, device)  # which warms up, too
+        step = statistics.median(_seconds(train_step, device) for _ in range(_STEPS))
+        validation = _seconds(lambda: predict(method, streams["validation"], _TASKS), device) / _TASKS
+        evaluation = Evaluation(method, "best", streams["test"], min(_TASKS, plan.test_tasks))
+        at_once = min(chunk_size(streams["test"]), plan.test_tasks)
+        test_bytes = peak_bytes(lambda: evaluation.predictions, device) // evaluation.tasks * at_once
+        vars(evaluation).pop("predictions")
+        test = sum(_seconds(lambda: _measure(name, evaluation), device) for name in protocols) / evaluation.tasks  # noqa: B023
+    left = plan.iterations - reached
+    models = 2 if left or plan.iterations > plan.validate_every else 1  # the best, and the last unless it is the best
+    seconds = left * step + validations * plan.validation_tasks * validation + models * plan.test_tasks * test
+    return Estimate(seconds, max(step_bytes, test_bytes) + (held if device.type == "cpu" else 0))
+
+
+def _measure(name: str, evaluation: Evaluation) -> None:
+    protocol = registry.protocol(name)()
+    assert isinstance(protocol, EvalProtocol)
+    protocol.measure(evaluation)
+
+
+def _seconds(work: Callable[[], Any], device: torch.device) -> float:
+    watch = Stopwatch(device)
+    watch.mark()
+    work()
+    watch.mark()
+    return watch.laps()[0]
+
+
+def _resident_bytes() -> int:
+    """Most memory that this process has had at once."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
