@@ -23,6 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
+from mlpip_bench.comparison_figures import cost, learning, scores
 from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.errors import UserError
 from mlpip_bench.paper_figures import posterior, reconstruction, samples, versatility, weights
@@ -215,6 +216,9 @@ def _benches(record: Record) -> tuple[str, ...]:
 
 FIGURES: Mapping[str, FigureKind] = MappingProxyType(
     {
+        "scores": FigureKind(scores, _benches),
+        "learning": FigureKind(learning, _bench),
+        "cost": FigureKind(cost, _bench),
         "reliability": FigureKind(reliability, _bench),
         "steps": FigureKind(steps, _bench),
         "posterior": FigureKind(posterior, _bench),
@@ -273,8 +277,8 @@ def write_figures(records: Sequence[Record], results: Path) -> list[Path]:
                 written.append(path)
     if not written:
         raise UserError(
-            "figures are made from records of calibration, steps, posterior, versatility, context or reconstruction; "
-            f"there are none below {results / 'records'}. Make some first, for example with "
+            f"figures are made from records; there are none below {results / 'records'} that one can be drawn from. "
+            "Make some first, for example with "
             "`python -m mlpip_bench run --methods versa,maml --bench mini5w5s --protocols calibration`."
         )
     return written

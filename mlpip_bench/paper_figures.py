@@ -25,9 +25,11 @@ from PIL import Image
 from scipy import special, stats
 
 from mlpip_bench.plotting import (
+    ALL,
     COLOURS,
     GREY,
     MARKERS,
+    PERCENT,
     Run,
     averaged,
     by_number,
@@ -45,8 +47,6 @@ _Pixels: TypeAlias = NDArray[np.uint8]
 _TASKS = 4  # the first unseen ones
 _LEGEND_COLUMNS = 3
 _CLIP = 2.0  # densities are shown up to so many times the highest true one: those near a point mass have no end
-_PERCENT = (1, 2, 5, 10, 20, 50, 80, 90, 95, 98, 99, 99.5, 99.9)
-_ALL = 0.9999  # where an accuracy of 1 is drawn: the scale has no end
 _DASHES: tuple[Any, ...] = ("--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
 
 _OPTIMA: Mapping[int, Mapping[int, float]] = MappingProxyType(
@@ -247,7 +247,7 @@ def versatility(records: Sequence[Record]) -> Figure | None:
             seaborn.despine(ax=axes)
         axes_row[0].set_ylabel("accuracy (%, logit scale)")
     grid[0, 0].set_yscale("logit")  # which has room for chance, and for what differs near 100 %
-    grid[0, 0].set_yticks([percent / 100 for percent in _PERCENT], map(str, _PERCENT))
+    grid[0, 0].set_yticks([percent / 100 for percent in PERCENT], map(str, PERCENT))
     grid[0, 0].minorticks_off()
     low, high = min(axes.dataLim.y0 for axes in grid.flat), max(axes.dataLim.y1 for axes in grid.flat)
     grid[0, 0].set_ylim(special.expit(special.logit(low) - 0.3), special.expit(special.logit(high) + 0.3))
@@ -290,7 +290,7 @@ def _versatility_line(axes: Axes, runs: Sequence[Run], varied: str, index: int) 
     x = sorted(at)
     mean, ci95 = np.array([mean_ci95_over_seeds(at[n]) for n in x]).T
     looks = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)], "markersize": 4}
-    mean, low, high = (values.clip(1 - _ALL, _ALL) for values in (mean, mean - ci95, mean + ci95))
+    mean, low, high = (values.clip(1 - ALL, ALL) for values in (mean, mean - ci95, mean + ci95))
     bars = np.where(np.isfinite(ci95), [mean - low, high - mean], 0)
     axes.errorbar(x, mean, bars, linewidth=1, capsize=1.5, markerfacecolor="white", **looks)
     config = runs[0][0].config

@@ -19,6 +19,10 @@ STYLE = ("default", seaborn.axes_style("ticks"), {"font.size": 8, "axes.titlesiz
 COLOURS = seaborn.color_palette("colorblind")
 MARKERS = "osD^vP*X<>hpd8"  # beside the colours, which repeat after ten and are not all told apart in grey
 GREY = "0.45"
+PERCENT = (1, 2, 5, 10, 20, 50, 80, 90, 95, 98, 99, 99.5, 99.9)
+"""Ticks of accuracy on a logit scale."""
+ALL = 0.9999
+"""Where an accuracy of 1 is drawn on it: the scale has no end."""
 
 _NUMBERS = re.compile(r"(\d+(?:\.\d+)?)|(\D+)")
 
@@ -44,24 +48,38 @@ def configurations(
         detail: a detail that the scores must have.
         besides: facts that tell no configurations apart, since the figure shows them itself.
     """
+    return labelled(
+        [
+            (record, score)
+            for record in records
+            for score in record.scores
+            if (score.metric, score.model) == (metric, model)
+            and set(score.condition) == set(conditions)
+            and (not detail or detail in score.detail)
+        ],
+        besides,
+    )
+
+
+def labelled(runs: Iterable[Run], besides: Collection[str] = ()) -> dict[str, list[Run]]:
+    """Runs by what was run, as :func:`configurations` names it.
+
+    Args:
+        runs: of one source of data.
+        besides: facts that tell no configurations apart.
+    """
     found: dict[tuple[str, str], list[Run]] = defaultdict(list)
-    for record in sorted(records, key=lambda r: (r.method, r.bench, r.seed, r.key)):
-        for score in record.scores:
-            if (
-                (score.metric, score.model) == (metric, model)
-                and set(score.condition) == set(conditions)
-                and (not detail or detail in score.detail)
-            ):
-                found[record.method, record.bench].append((record, score))
-    labelled: dict[str, list[Run]] = defaultdict(list)
-    for (method, _), runs in found.items():
-        known = [facts(*run) for run in runs]
+    for run in sorted(runs, key=lambda run: (run[0].method, run[0].bench, run[0].seed, run[0].key)):
+        found[run[0].method, run[0].bench].append(run)
+    named: dict[str, list[Run]] = defaultdict(list)
+    for (method, _), own in found.items():
+        known = [facts(*run) for run in own]
         names = sorted({name for each in known for name in each} - {"inductive", *besides})  # norm tells it
         differing = [name for name in names if len({str(each.get(name)) for each in known}) > 1]
-        for each, run in zip(known, runs, strict=True):
+        for each, run in zip(known, own, strict=True):
             told = (f"{name.rpartition('.')[2].replace('_', ' ')} {each.get(name, 'unset')}" for name in differing)
-            labelled[", ".join([method, *told])].append(run)
-    return {label: labelled[label] for label in by_number(labelled)}
+            named[", ".join([method, *told])].append(run)
+    return {label: named[label] for label in by_number(named)}
 
 
 def by_number(labels: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from scipy import stats
 
-from mlpip_bench import figures, paper_figures
+from mlpip_bench import figures, paper_figures, plotting
 from mlpip_bench.results import Record, Scores
 
 
@@ -46,7 +46,7 @@ def record(
         seed=seed,
         device="cpu",
         inductive=True,
-        config={"norm": "metabn", "settings": {}} | config,
+        config={"norm": "metabn", "settings": {}, "preset": "quick", "iterations": 100} | config,
         data={"name": data, "source": source, "fingerprint": "f" * 20, "options": {}},
         scores=scores,
         parameters=10,
@@ -235,7 +235,7 @@ def test_accuracy_is_drawn_by_way_and_by_shot_a_row_a_method_and_a_colour_a_benc
     np.testing.assert_allclose(small, [[5, 0.93], [20, 0.75], [100, 0.55]])
     np.testing.assert_allclose(large, [[5, 0.73], [20, 0.55], [100, 0.35]])
     narrow = interval((0.7, 0.8))
-    np.testing.assert_allclose(small_ends[1], [narrow[0], min(narrow[1], paper_figures._ALL)])
+    np.testing.assert_allclose(small_ends[1], [narrow[0], min(narrow[1], plotting.ALL)])
     np.testing.assert_allclose(bars(by_shot)[0][0], [[1, 0.93], [10, 0.985]])
     chance = [line for line in by_way.lines if line.get_linestyle() == ":"]
     np.testing.assert_allclose(chance[0].get_xydata(), [[5, 0.2], [20, 0.05], [100, 0.01]])
@@ -259,7 +259,7 @@ def test_seeds_are_averaged_by_task_and_an_accuracy_of_all_is_drawn() -> None:
     figure = drawn(paper_figures.versatility([perfect(0, (0.5, 0.9, 0.8)), perfect(1, (0.7, 0.9, 0.6))]))
     points, ends = bars(figure.axes[0])[0]
     np.testing.assert_allclose(points, [[5, np.mean([0.6, 0.9, 0.7])]])
-    np.testing.assert_allclose(ends[0], np.clip(interval([0.6, 0.9, 0.7]), 0, paper_figures._ALL))
+    np.testing.assert_allclose(ends[0], np.clip(interval([0.6, 0.9, 0.7]), 0, plotting.ALL))
     assert figure.axes[0].get_title() == "alpha, mean of 2 seeds"
 
     figure = drawn(paper_figures.versatility([perfect(0, (1.0, 1.0, 1.0))]))
@@ -451,6 +451,9 @@ def everything() -> list[Record]:
 
 
 TITLES = {
+    "scores-views-coil100": "Scores on views (coil100)",
+    "scores-views-shapenet": "Scores on views (shapenet)",
+    "scores-views-solids-stand-in": "Scores on views (solids), stand-in data",
     "posterior-toy2": "Posteriors given 2 observations on toy2",
     "samples-toy": "Posterior variance on toy",
     "versatility-mini": "Versatility on mini",
@@ -469,8 +472,8 @@ def test_figures_are_grouped_by_bench_method_or_data_set_and_say_what_they_are_o
 
 
 def test_views_are_named_by_their_data_set_where_there_is_one_too() -> None:
-    ((stem, _),) = figures.draw_figures([reconstructed(views(1))])
-    assert stem == "reconstruction-views1s-coil100"
+    found = dict(figures.draw_figures([reconstructed(views(1))]))
+    assert list(found) == ["scores-views-coil100", "reconstruction-views1s-coil100"]
 
 
 def test_the_same_records_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
@@ -483,13 +486,13 @@ def test_the_same_records_give_the_same_bytes_in_any_order(tmp_path: Path) -> No
     ]
     first = figures.write_figures(records, tmp_path / "a")
     second = figures.write_figures(records[::-1], tmp_path / "b")
-    assert len(first) == 2 * 5
+    assert len(first) == 2 * 6
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
 @pytest.mark.parametrize("draw", [kind.draw for kind in figures.FIGURES.values()])
 def test_nothing_is_drawn_from_scores_that_a_figure_does_not_know(draw: Any) -> None:
-    assert draw([record(score("accuracy", [0.5, 0.6]), bench="omni5w1s")]) is None
+    assert draw([record(score("unknown", [0.5, 0.6]), bench="omni5w1s")]) is None
 
 
 def test_importing_the_figures_does_not_load_scikit_learn() -> None:

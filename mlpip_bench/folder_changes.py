@@ -1,0 +1,383 @@
+"""Two results folders side by side: what changed from A to B, and which of the changes are real.
+
+What both folders measured of a method on a bench is compared, also where they did it differently: with another norm,
+budget or version. The differences are said at the row, and data that differ are never compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import pandas as pd
+
+from mlpip_bench.errors import UserError
+from mlpip_bench.paired import mean_over_seeds, paired_difference, verdict
+from mlpip_bench.rendering import Cell, Row, WideTable
+from mlpip_bench.results import Record, load_all, mean_ci95
+from mlpip_bench.significance import holm, p_value, welch
+from mlpip_bench.tables import (
+    _NO_INTERVAL,
+    _PAIRED_UNITS,
+    _STAND_IN,
+    _bare,
+    _by_bench,
+    _cell,
+    _column_order,
+    _conflicts,
+    _entries,
+    _Entry,
+    _finite,
+    _group,
+    _mark,
+    _Notes,
+    _order,
+    _qualities,
+    _seeds,
+    _text,
+    _unique,
+    _words,
+)
+
+How: TypeAlias = Literal["paired", "unpaired", "data differ", "only in A", "only in B"]
+_SET_OFF: tuple[How, ...] = ("paired", "unpaired")
+
+_LEVEL = 0.05
+_ROUNDING = 1e-6  # relative, of one task's scores; two machines round float32 differently, and alike on all tasks
+_SHOWN = ("protocol", "norm", "inductive", "queries", "device", "preset", "iterations", "test_tasks", "source")
+"""Facts with columns of their own, so that settings leave them out."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One metric of one configuration on one bench in folder A and in folder B.
+
+    Attributes:
+        a, b: its scores in each folder, one entry a seed; empty where the folder has none.
+        telling: names of the facts that tell it from the other configurations of its method.
+        how: whether the two were measured on the same test tasks, or why they are not compared.
+        mean: mean of B less mean of A, in the metric's own unit; not a number where they are not compared.
+        ci95: 95 % half-width over test tasks, Student's for paired scores, else Welch's.
+        p: two-sided p value of the same t test; not a number where one task gives no interval.
+        p_holm: the same, corrected by Holm's method for all changes of the two folders.
+    """
+
+    a: Sequence[_Entry]
+    b: Sequence[_Entry]
+    telling: Sequence[str]
+    how: How
+    mean: float = math.nan
+    ci95: float = math.inf
+    p: float = math.nan
+    p_holm: float = math.nan
+
+    @property
+    def first(self) -> _Entry:
+        """What names it."""
+        return (*self.a, *self.b)[0]
+
+    @property
+    def compared(self) -> bool:
+        """Whether it has an interval."""
+        return math.isfinite(self.ci95)
+
+    @property
+    def mark(self) -> str:
+        """Of its label: that one of the two was measured on stand-in data."""
+        return max(_mark(entry.facts["source"]) for entry in (*self.a, *self.b))
+
+    @property
+    def verdict(self) -> str:
+        """On B: ``better``, ``worse``, ``differs`` where neither is better, or ``unclear``; else why there is none."""
+        return verdict(self.mean, self.ci95, self.first.score.better) if self.how in _SET_OFF else self.how
+
+    @property
+    def differs(self) -> list[str]:
+        """What was not measured alike, in words."""
+        if not (self.a and self.b):
+            return []
+        facts, others = self.a[0].facts, self.b[0].facts
+        told = {name: {"A": facts.get(name, ""), "B": others.get(name, "")} for name in facts.keys() | others.keys()}
+        told["seeds"] = {"A": _seeds(self.a), "B": _seeds(self.b)}
+        unlike = sorted(name for name, both in told.items() if both["A"] != both["B"] and name != "record")
+        return [_by_bench(name, told[name]) for name in unlike]
+
+
+def load_both(a: Path, b: Path) -> tuple[list[Record], list[Record]]:
+    """The records of two results folders.
+
+    Raises:
+        UserError: one of them has none, or a record is damaged.
+    """
+    both = load_all(a), load_all(b)
+    for folder, records in zip((a, b), both, strict=True):
+        if not records:
+            raise UserError(
+                f"compare takes two results folders; there are no records below {folder / 'records'}. Name a folder "
+                "that `python -m mlpip_bench run --results FOLDER` has written to."
+            )
+    return both
+
+
+def changes(a: Iterable[Record], b: Iterable[Record]) -> list[Change]:
+    """All that the folders measured per task of the models that are best on validation, by metric and bench.
+
+    Within a folder the configurations of a method are told apart by what varies there; of the two folders those are
+    set beside each other that agree in that.
+
+    Raises:
+        UserError: no configuration is in both folders.
+    """
+    sides = [_group((e for e in _entries(records) if e.score.model == "best"), _place) for records in (a, b)]
+    places = sorted(sides[0].keys() | sides[1].keys())
+    found = [_change(*pair) for place in places for pair in _matched(sides[0].get(place, []), sides[1].get(place, []))]
+    if not any(change.a and change.b for change in found):
+        only = "; ".join(f"only in {side}: {_alone(found, f'only in {side}') or 'nothing'}" for side in "AB")
+        raise UserError(
+            "two folders are compared in what both have measured: a bench, a method, a metric and, where a folder has "
+            f"several configurations of these, the same one; got {only}. Run a method of one of them with --results "
+            "for the other, too."
+        )
+    corrected = iter(holm([change.p for change in found if change.compared]))
+    return sorted(
+        (replace(change, p_holm=next(corrected)) if change.compared else change for change in found), key=_change_order
+    )
+
+
+def _matched(
+    a: Sequence[_Entry], b: Sequence[_Entry], above: Sequence[str] = ()
+) -> Iterator[tuple[Sequence[_Entry], Sequence[_Entry], Sequence[str]]]:
+    """Configurations of A and of B that belong together, with what tells them from others of their place."""
+    varying = _conflicts(a, lambda _: None) | _conflicts(b, lambda _: None)
+    of_data = sorted(varying & {"source", "data.name"})  # first, since budgets may go with the data set
+    telling = of_data or sorted(varying)
+    if not of_data and not (_unique(a, telling) and _unique(b, telling)):
+        telling = [*telling, "record"]
+    parts = [_group(side, lambda e: tuple(e.facts.get(name, "") for name in telling)) for side in (a, b)]
+    for key in sorted(parts[0].keys() | parts[1].keys()):
+        ours, theirs = (part.get(key, []) for part in parts)
+        names = [*above, *telling]
+        if of_data:
+            yield from _matched(ours, theirs, names)
+        else:
+            yield ours, theirs, names
+
+
+def _place(entry: _Entry) -> tuple[str, ...]:
+    return (
+        entry.score.metric, entry.score.unit, entry.score.better, entry.column, entry.record.method,
+        entry.record.protocol,
+    )  # fmt: skip
+
+
+def _change_order(change: Change) -> tuple[object, ...]:
+    first = change.first
+    return first.score.metric, *_column_order(first), _order(first, ("method", *change.telling))
+
+
+def _change(a: Sequence[_Entry], b: Sequence[_Entry], telling: Sequence[str]) -> Change:
+    if not (a and b):
+        return Change(a, b, telling, "only in A" if a else "only in B")
+    facts, others = a[0].facts, b[0].facts
+    of_data = [name for name in facts.keys() | others.keys() if name == "source" or name.startswith("data.")]
+    if any(facts.get(name) != others.get(name) for name in of_data):
+        return Change(a, b, telling, "data differ")
+    x, y = (mean_over_seeds([entry.score.per_task for entry in side]) for side in (a, b))
+    if all(facts[name] == others[name] for name in ("queries", "test_tasks")):
+        y = [u if math.isclose(u, v, rel_tol=_ROUNDING) else v for u, v in zip(x, y, strict=True)]
+        mean, ci95 = paired_difference(y, x)
+        return Change(a, b, telling, "paired", mean, ci95, p_value(mean, ci95, len(x) - 1))
+    return Change(a, b, telling, "unpaired", *welch(x, y))
+
+
+# -------------------------------------------------------------------------------------------------------- showing
+
+
+def folder_tables(found: Sequence[Change], a: Path, b: Path) -> list[WideTable]:
+    """One table for each metric with a row for each configuration, and one of what differs between the folders."""
+    both = [change for change in found if change.a and change.b]
+    unlike = _unlike(both)
+    ending = [_count(found)]
+    ending += [f"Only in {side}: {alone}." for side in "AB" if (alone := _alone(found, f"only in {side}"))]
+    if not unlike:
+        ending.append("Settings, versions and machines of what is in both folders are the same.")
+    tables = [
+        _table(group, [f"A: {a}; B: {b}.", *_notes(group, found), *ending])
+        for group in _group(both, lambda change: _place(change.first)[:3]).values()
+    ]
+    return [*tables, _unlike_table(unlike)] if unlike else tables
+
+
+def _table(found: Sequence[Change], notes: Sequence[str]) -> WideTable:
+    score, marks = found[0].first.score, _Notes(None)
+    rows = []
+    for change in found:
+        note = "; ".join(change.differs)
+        label = change.first.record.method + change.mark
+        bold = frozenset({"B minus A"} if change.p_holm < _LEVEL else ())
+        told = marks.mark(label, note and f"not measured alike: {note}")
+        rows.append(Row(told, _attributes(change), _cells(change), bold))
+    qualities = _qualities(_PAIRED_UNITS.get(score.unit, score.unit), score.better, "best")
+    return WideTable(
+        metric=f"compared_{score.metric}",
+        title=f"{score.metric}, B minus A ({qualities})",
+        benches=("A", "B", "B minus A", "p, Holm", "verdict"),
+        rows=tuple(rows),
+        published=(),
+        notes=(*notes, *marks),
+    )
+
+
+def _attributes(change: Change) -> dict[str, str]:
+    sides = [side for side in (change.a, change.b) if side]
+
+    def of_both(values: Iterable[str]) -> str:
+        return "/".join(dict.fromkeys(values))
+
+    names = ("norm", "inductive", "device", "protocol", "source", "queries")
+    return {
+        **{name: of_both(side[0].facts[name] for side in sides) for name in names},
+        "bench": change.first.column,
+        "budget": of_both(f"{side[0].facts['preset']}, {side[0].facts['iterations']} it" for side in sides),
+        "tasks": of_both(side[0].facts["test_tasks"] for side in sides),
+        "seeds": of_both(_seeds(side) for side in sides),
+        "settings": _words(change.first, [name for name in change.telling if name not in _SHOWN]),
+    }
+
+
+def _cells(change: Change) -> dict[str, Cell]:
+    unit = change.first.score.unit
+    cells = {name: _cell(*_mean_ci95(side), unit) for name, side in (("A", change.a), ("B", change.b))}
+    if change.how in _SET_OFF:
+        cells["B minus A"] = _cell(change.mean, change.ci95, unit, sign="+" if change.mean > 0 else "")
+    if change.compared:
+        cells["p, Holm"] = Cell(change.p_holm, None, _p_text(change.p_holm))
+    return cells | {"verdict": Cell(math.nan, None, change.verdict)}
+
+
+def _mean_ci95(side: Sequence[_Entry]) -> tuple[float, float]:
+    return mean_ci95(mean_over_seeds([entry.score.per_task for entry in side]))
+
+
+def _p_text(p: float) -> str:
+    return "<0.0001" if p < 0.0001 else f"{p:.2g}"
+
+
+def _notes(shown: Sequence[Change], found: Sequence[Change]) -> Iterator[str]:
+    total = sum(change.compared for change in found)
+    yield (
+        "A, B: mean over test tasks ± 95 % Student-t half-width (ddof 1), seeds averaged task by task before; not over "
+        "training seeds. B minus A: the same of the differences task by task, where both folders have the same test "
+        "tasks: the same bench, data, queries and number of tasks. Scores of a task that agree to six digits count as "
+        "equal."
+    )
+    if any(change.how == "unpaired" for change in shown):
+        yield "Where queries or the number of test tasks differ, B minus A is unpaired, with Welch's t interval."
+    if any(change.how == "data differ" for change in shown):
+        yield "data differ: not compared, since scores on unlike data say nothing of what was changed."
+    if any(entry.facts["test_tasks"] == "1" for change in shown for entry in (*change.a, *change.b)):
+        yield _NO_INTERVAL
+    yield (
+        "verdict, on B: better or worse if zero is outside the 95 % interval of B minus A, else unclear. p, Holm: of "
+        f"the t test with that interval, corrected by Holm's method for all {total} differences of all metrics here. "
+        f"Bold: p, Holm is below {_LEVEL:g}."
+    )
+    if any(change.mark for change in shown):
+        yield _STAND_IN
+
+
+def _count(found: Sequence[Change]) -> str:
+    compared = [change for change in found if change.compared]
+    real = sum(change.verdict != "unclear" for change in compared)
+    left = sum(change.p_holm < _LEVEL for change in compared)
+    return (
+        f"{real} of {len(compared)} differences are real: zero is outside their 95 % interval. Between folders that "
+        f"differ by chance alone, about {_LEVEL * len(compared):.2g} would be; {left} are left after Holm's correction."
+    )
+
+
+def _alone(found: Sequence[Change], how: str) -> str:
+    """What one folder has and the other has not: the methods of each bench by what was measured."""
+    metrics: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+    for change in found:
+        if change.how == how:
+            told = _words(change.first, [name for name in change.telling if name != "inductive"])  # norm tells it
+            name = change.first.record.method + (f" ({told})" if told else "")
+            metrics[change.first.column, name][change.first.score.metric] = None
+    groups = _group(metrics, lambda key: (key[0], ", ".join(metrics[key])))
+    return "; ".join(
+        f"{names} on {column}: {', '.join(name for _, name in keys)}" for (column, names), keys in groups.items()
+    )
+
+
+def _unlike(both: Sequence[Change]) -> dict[str, tuple[str, str]]:
+    """How what is in both folders was made: by name, the values in A and in B, where these are not the same."""
+    sides = [
+        _group(_told(itertools.chain(*entries)), lambda pair: pair[0])
+        for entries in ([change.a for change in both], [change.b for change in both])
+    ]
+    texts = {
+        name: tuple(", ".join(sorted({value for _, value in side.get(name, [])})) or "unset" for side in sides)
+        for name in sorted(sides[0].keys() | sides[1].keys())
+    }
+    return {name: (a, b) for name, (a, b) in texts.items() if a != b}
+
+
+def _unlike_table(unlike: Mapping[str, tuple[str, str]]) -> WideTable:
+    cells = {
+        name: {side: Cell(math.nan, None, text) for side, text in zip("AB", texts, strict=True)}
+        for name, texts in unlike.items()
+    }
+    return WideTable(
+        metric="compared_folders",
+        title="how what is in both folders was made, where it differs",
+        benches=("A", "B"),
+        rows=tuple(Row(name, {}, own) for name, own in cells.items()),
+        published=(),
+        notes=("Nothing else that the records tell differs.",),
+        row_name="what",
+    )
+
+
+def _told(entries: Iterable[_Entry]) -> Iterator[tuple[str, str]]:
+    """Facts of configurations and environments, by name."""
+    for entry in entries:
+        yield "seed", str(entry.record.seed)
+        yield from ((_bare(name), value) for name, value in entry.facts.items() if name not in ("record", "inductive"))
+        environment = entry.record.environment
+        for name, value in {**environment, "build": environment.get("code", {}).get("build", "unset")}.items():
+            if name not in ("mlpip_bench", "code", "session"):  # two are facts already, and one is never the same
+                yield name, _text(value)
+
+
+def to_csv(found: Iterable[Change]) -> str:
+    """All changes as CSV; floats in full and in the metric's own unit."""
+    rows = []
+    for change in found:
+        a, b = (_mean_ci95(side) if side else (math.nan, math.nan) for side in (change.a, change.b))
+        rows.append(
+            {
+                "metric": change.first.score.metric,
+                "method": change.first.record.method,
+                **_attributes(change),
+                "differs": "; ".join(change.differs),
+                "a": a[0],
+                "a_ci95": _finite(a[1]),
+                "b": b[0],
+                "b_ci95": _finite(b[1]),
+                "how": change.how,
+                "difference": change.mean,
+                "ci95": _finite(change.ci95),
+                "p": change.p,
+                "p_holm": change.p_holm,
+                "verdict": change.verdict,
+                "unit": change.first.score.unit,
+            }
+        )
+    text: str = pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
+    return text

@@ -1,0 +1,414 @@
+"""Records -> one HTML file that needs nothing else: tables, paired differences, figures, timing and provenance."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from urllib.parse import quote
+
+import jinja2
+from matplotlib import style
+from matplotlib.figure import Figure
+
+from mlpip_bench import published as published_data
+from mlpip_bench import registry
+from mlpip_bench.api import resolve
+from mlpip_bench.benches import parse_bench
+from mlpip_bench.datasets.base import STAND_INS
+from mlpip_bench.errors import UserError
+from mlpip_bench.figures import draw_figures
+from mlpip_bench.plotting import STYLE, Run, configurations, mean_ci95_over_seeds
+from mlpip_bench.published import Published
+from mlpip_bench.rendering import Cell, Row, WideTable
+from mlpip_bench.results import Record, facts
+from mlpip_bench.tables import compare, norm_tables, paired_tables, wide_tables
+from mlpip_bench.timing_tables import timed, timing_tables
+
+_AT_EVERY_ROW = ("norm", "inductive", "queries", "budget", "seeds", "tasks", "source")
+"""Attributes that are told below the name of each row even where all rows agree."""
+
+_URL_SAFE = " /:=;,.'()-_+!?&*@$[]{}|"
+
+
+@dataclass(frozen=True)
+class _Picture:
+    title: str
+    url: str
+    alt: str
+
+
+@dataclass(frozen=True)
+class _CellProvenance:
+    """What made one cell, as shown; ``details`` are headings with the text below them."""
+
+    bench: str
+    method: str
+    seed: int
+    stand_in: bool
+    data: str
+    software: str
+    machine: str
+    training: str
+    seconds: str
+    keys: tuple[tuple[str, str], ...]
+    details: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a section; ``last`` are tables of the last models of training, ``notes`` those of all its tables."""
+
+    title: str
+    tables: tuple[WideTable, ...] = ()
+    last: tuple[WideTable, ...] = ()
+    notes: tuple[str, ...] = ()
+    pictures: tuple[_Picture, ...] = ()
+    cells: tuple[_CellProvenance, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A results folder; ``summary`` is what the records are, by name."""
+
+    name: str
+    summary: Mapping[str, str]
+    stand_in: str
+    parts: tuple[_Part, ...] = field(repr=False)
+
+
+def to_html(by_folder: Mapping[str, Sequence[Record]]) -> str:
+    """One HTML page of records, a section a folder; the same records give the same text.
+
+    Args:
+        by_folder: records by the name that their folder is shown under.
+
+    Raises:
+        UserError: a folder has no records, or its records contradict each other.
+    """
+    for folder, records in by_folder.items():
+        if not records:
+            raise UserError(
+                f"a report is made from records; there are none below {Path(folder) / 'records'}. Make some first, "
+                "for example with `python -m mlpip_bench run --methods versa,maml --bench mini5w5s`."
+            )
+    quoted = published_data.load()
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals |= {
+        "conditions": _conditions(quoted),
+        "is_stand_in": _is_stand_in,
+        "columns": _columns,
+        "is_number": _is_number,
+        "has_numbers": _has_numbers,
+    }
+    template = resources.files("mlpip_bench") / "report_template.html"
+    everything = [record for records in by_folder.values() for record in records]
+    return environment.from_string(template.read_text(encoding="utf-8")).render(
+        summary={"folders": str(len(by_folder)), **_summary(everything)},
+        stand_in=_stand_in(everything),
+        sections=[_section(folder, records, quoted) for folder, records in by_folder.items()],
+    )
+
+
+def _section(folder: str, records: Sequence[Record], quoted: Sequence[Published]) -> _Section:
+    numbers: dict[str, int] = {}
+    compared = wide_tables(records, quoted, numbers)
+    conditioned = [table for table in compared if "_by_" in table.metric]
+    parts = [
+        _tables_part("Comparison", [table for table in compared if table not in conditioned]),
+        _tables_part("Under other conditions", [*norm_tables(records, numbers), *conditioned]),
+        _tables_part("Paired differences", paired_tables(compare(records), {})),
+        _Part("Figures", pictures=tuple(_pictures(folder, records))),
+        _tables_part("Timing", timing_tables(records) if timed(records) else []),
+        _tables_part("Published figures", list(_against_published(records, quoted))),
+        _Part("Provenance", cells=tuple(_provenance(records))),
+    ]
+    shown = [part for part in parts if part.tables or part.last or part.pictures or part.cells]
+    return _Section(folder, _summary(records), _stand_in(records), tuple(shown))
+
+
+def _tables_part(title: str, tables: Sequence[WideTable]) -> _Part:
+    """Notes that all its tables have, the sentence on what their rows share included, stand once."""
+    noted = [replace(table, notes=(*_constant(table), *table.notes)) for table in tables]
+    shared = [note for note in noted[0].notes if all(note in t.notes for t in noted)] if len(noted) > 1 else []
+    own = [replace(t, notes=tuple(note for note in t.notes if note not in shared)) for t in noted]
+    return _Part(
+        title,
+        tables=tuple(t for t in own if not t.metric.endswith("_last")),
+        last=tuple(t for t in own if t.metric.endswith("_last")),
+        notes=tuple(shared),
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- summary
+
+
+def _is_stand_in(source: str) -> bool:
+    return source in STAND_INS
+
+
+def _summary(records: Sequence[Record]) -> dict[str, str]:
+    cells = {(r.bench, r.method, r.seed, json.dumps(r.config, sort_keys=True)) for r in records}
+    session = max(str(r.environment.get("session", "")) for r in records)[:19]
+    told = {
+        "cells": f"{len(cells)}, with {len(records)} records",
+        "methods": _listed(r.method for r in records),
+        "benches": _listed(r.bench for r in records),
+        "data": _listed(f"{r.data.get('name', '')} ({r.data['source']})" for r in records),
+        "budget": _listed(str(r.config.get("preset", "")) for r in records),
+        "version": _listed(str(r.environment.get("mlpip_bench", "")) for r in records),
+        "machines": _listed((_machine(r) for r in records), "; "),
+        "newest session": f"{session} UTC" if session else "",
+    }
+    return {name: text for name, text in told.items() if text}
+
+
+def _listed(values: Iterable[str], between: str = ", ") -> str:
+    return between.join(sorted(set(values) - {""}))
+
+
+def _stand_in(records: Sequence[Record]) -> str:
+    """How many of the records are on stand-in data, and on which; empty where none is."""
+    counts = Counter(r.data.get("name", "") for r in records if _is_stand_in(r.data["source"]))
+    if not counts:
+        return ""
+    names = ", ".join(f"{name}: {count}" for name, count in sorted(counts.items()))
+    return f"{counts.total()} of {len(records)} records ({names})"
+
+
+def _machine(record: Record) -> str:
+    told = record.environment
+    threads = f"threads {told['threads']}" if "threads" in told else ""
+    return ", ".join(filter(None, (told.get("gpu") or told.get("processor"), threads)))
+
+
+# ---------------------------------------------------------------------------------------------------------- tables
+
+
+def _columns(table: WideTable) -> tuple[str, ...]:
+    """Columns that have a number."""
+    filled = {name for row in (*table.rows, *table.published) for name in row.cells}
+    return tuple(name for name in table.benches if name in filled)
+
+
+def _is_number(cell: Cell | None) -> bool:
+    return cell is not None and not math.isnan(cell.mean)
+
+
+def _has_numbers(table: WideTable, name: str) -> bool:
+    return any(_is_number(row.cells.get(name)) for row in (*table.rows, *table.published))
+
+
+def _constant(table: WideTable) -> tuple[str, ...]:
+    sentence = table.attributes(keep=_AT_EVERY_ROW)[1]
+    return (sentence,) if sentence else ()
+
+
+def _conditions(quoted: Iterable[Published]) -> Callable[[WideTable, Row], str]:
+    """What is told below the name of a row: how it was measured, or what the paper says of it."""
+    notes = {(q.label, q.metric): q.note for q in quoted}
+
+    def conditions(table: WideTable, row: Row) -> str:
+        if row in table.published:
+            label = row.label.partition(" [")[0]  # without the number of its note
+            note = notes[label, table.metric] or "transductive or inductive not stated"
+            return f"published, real data; {note}; budget and seeds of its authors"
+        names = table.attributes(keep=_AT_EVERY_ROW)[0]
+        told = ((name, row.attributes.get(name, "")) for name in names if name != "bench")
+        return "\N{NO-BREAK SPACE}· ".join(_condition(name, value) for name, value in told if value)
+
+    return conditions
+
+
+def _condition(name: str, value: str) -> str:
+    if name == "inductive":
+        return "/".join({"yes": "inductive", "no": "transductive"}.get(word, word) for word in value.split("/"))
+    if name == "seeds":
+        seeds = value.split(",")
+        return f"1 seed ({value})" if len(seeds) == 1 else f"{len(seeds)} seeds ({', '.join(seeds)})"
+    endings = {"queries": "queries a class", "tasks": "test tasks", "source": "data"}
+    if name in endings:
+        return f"{value} {endings[name]}"
+    return value if name in ("budget", "settings", "device") else f"{name} {value}"
+
+
+# --------------------------------------------------------------------------------------------------------- figures
+
+
+def _pictures(folder: str, records: Sequence[Record]) -> Iterator[_Picture]:
+    # A salt, so that the same records give the same ids; text as text, which halves the size, and whose nearest fonts
+    # are no wider than matplotlib's own.
+    with style.context([*STYLE, {"svg.hashsalt": "mlpip_bench", "svg.fonttype": "none"}]):
+        for stem, figure in draw_figures(records):
+            title = figure.get_suptitle()
+            figure.suptitle("")
+            yield _Picture(title, _svg_url(figure), f"{title}: {_axes(figure)}, from the records in {folder} ({stem})")
+
+
+def _svg_url(figure: Figure) -> str:
+    """The figure as a data URL; as an image of its own it shares no ids with the page's other figures."""
+    content = io.BytesIO()
+    figure.savefig(content, format="svg", metadata={"Date": None})
+    svg = re.sub(r"\s+", " ", content.getvalue().decode())
+    svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), svg)  # hundredths of a point
+    return f"data:image/svg+xml,{quote(svg, safe=_URL_SAFE)}"
+
+
+def _axes(figure: Figure) -> str:
+    labels = dict.fromkeys((axes.get_ylabel(), axes.get_xlabel()) for axes in figure.axes)
+    return "; ".join(f"{y} against {x}" for y, x in labels if x and y) or f"{len(figure.axes)} panels"
+
+
+# ------------------------------------------------------------------------------------------------ published figures
+
+
+def _against_published(records: Sequence[Record], quoted: Sequence[Published]) -> Iterator[WideTable]:
+    """For each published number that was measured here, too: ours beside it, and what was not alike."""
+    for metric in dict.fromkeys(q.metric for q in quoted):
+        rows = [
+            _published_row(q, label, runs)
+            for q in quoted
+            if q.metric == metric
+            for source in sorted({r.data["source"] for r in records})
+            for label, runs in configurations(
+                [r for r in records if (r.bench, r.method, r.data["source"]) == (q.bench, q.method, source)], metric
+            ).items()
+        ]
+        if rows:
+            unit = "%, the difference in percentage points" if metric == "accuracy" else "nats per query"
+            yield WideTable(
+                metric=f"against_published_{metric}",
+                title=f"{metric} ({unit})",
+                benches=("ours", "published", "difference", "overlap", "what differs"),
+                rows=tuple(rows),
+                published=(),
+                notes=(
+                    "difference: ours less the published one; the two saw different test tasks, so it is not paired, "
+                    "and its ± is the root of the sum of the squares of both half-widths.",
+                    "overlap: whether the two 95 % intervals do. That is no test of a difference, and where conditions "
+                    "differ it says nothing of the method.",
+                    "published budget: the training tasks of --preset paper, as a multiple of ours.",
+                ),
+            )
+
+
+def _published_row(quoted: Published, label: str, runs: Sequence[Run]) -> Row:
+    record, score = runs[0]
+    known = facts(record, score)
+    mean, ci95 = mean_ci95_over_seeds(runs)
+    theirs = float(quoted.mean), math.nan if quoted.ci95 is None else float(quoted.ci95)
+    difference = mean - theirs[0], math.hypot(ci95, theirs[1])
+    overlap = "no interval"
+    if math.isfinite(difference[1]):
+        overlap = "yes" if abs(difference[0]) <= ci95 + theirs[1] else "no"
+    scale, digits = (100, 2) if score.unit == "fraction" else (1, 4)
+
+    def cell(value: tuple[float, float], sign: str = "") -> Cell:
+        half_width = f" ± {scale * value[1]:.{digits}f}" if math.isfinite(value[1]) else ""
+        return Cell(value[0], None, f"{scale * value[0]:{sign}.{digits}f}{half_width}")
+
+    published_text = " ± ".join(str(n.scaleb(2) if scale == 100 else n) for n in (quoted.mean, quoted.ci95) if n)
+    cells = {
+        "ours": cell((mean, ci95)),
+        "published": Cell(theirs[0], None, published_text),
+        "difference": cell(difference, "+"),
+        "overlap": Cell(math.nan, None, overlap),
+        "what differs": Cell(math.nan, None, "; ".join(_differs(quoted, record)) or "nothing that is stated"),
+    }
+    attributes = {
+        **{name: str(known.get(name, "")) for name in ("norm", "inductive", "queries", "source")},
+        "bench": record.bench,
+        "budget": f"{known.get('preset')}, {known.get('iterations')} it",
+        "seeds": ",".join(str(r.seed) for r, _ in runs),
+        "tasks": str(known["test_tasks"]),
+    }
+    stand_in = " (stand-in)" if _is_stand_in(record.data["source"]) else ""
+    return Row(f"{label}{stand_in}", attributes, cells)
+
+
+def _differs(quoted: Published, record: Record) -> Iterator[str]:
+    """What is known of the published conditions and not so for ours, which are told below the name of the row."""
+    if not quoted.note:
+        yield "published: normalisation and queries not stated"
+    elif not (quoted.note.startswith("inductive") and record.inductive):
+        yield f"published: {quoted.note}"
+    if times := _times_as_many_tasks(record):
+        yield f"published budget: {times:.3g} times as many training tasks"
+    if _is_stand_in(record.data["source"]):
+        yield f"ours on stand-in data ({record.data.get('name', '')})"
+
+
+def _times_as_many_tasks(record: Record) -> float | None:
+    """Training tasks of the preset ``paper`` over those of the record; None where they agree or are not known."""
+    bench, config = parse_bench(record.bench), record.config
+    try:
+        plugin = registry.method(record.method)
+    except UserError:  # records can be read where their method is not installed
+        return None
+    plan = resolve(plugin, record.method, bench.data.budgets["paper"], "paper", (bench.dataset, bench.name), {}).plan
+    times = plan.iterations * plan.tasks_per_batch / (config["iterations"] * config["tasks_per_batch"])
+    return None if times == 1 else times
+
+
+# ------------------------------------------------------------------------------------------------------ provenance
+
+
+def _provenance(records: Sequence[Record]) -> Iterator[_CellProvenance]:
+    """Records of one trained model and one configuration are one cell."""
+    by_cell: dict[str, list[Record]] = {}
+    for r in records:
+        cell = (r.bench, r.method, r.seed, r.device, r.config, r.data, r.training)
+        by_cell.setdefault(json.dumps(cell, sort_keys=True, default=dict), []).append(r)
+    for own in by_cell.values():
+        first = own[0]
+        environments: dict[str, list[str]] = {}
+        for r in own:
+            environments.setdefault(_lines(r.environment), []).append(r.protocol)
+        training = {name: value for name, value in first.training.items() if name != "history"}
+        yield _CellProvenance(
+            bench=first.bench,
+            method=first.method,
+            seed=first.seed,
+            stand_in=_is_stand_in(first.data["source"]),
+            data=f"{first.data.get('name', '')} ({first.data['source']}), {first.data['fingerprint'][:12]}",
+            software=_software(first),
+            machine=_machine(first),
+            training=_training(first),
+            seconds=str(first.training.get("seconds", "")),
+            keys=tuple((r.protocol, r.key[:12]) for r in own),
+            details=(
+                ("configuration", _lines(first.config)),
+                ("data", _lines(first.data)),
+                ("training", _lines({**training, "parameters": first.parameters})),
+                *((f"environment of {', '.join(names)}", text) for text, names in environments.items()),
+                ("keys", "\n".join(f"{r.protocol}: {r.key}; evaluated in {r.seconds:.0f} s" for r in own)),
+            ),
+        )
+
+
+def _software(record: Record) -> str:
+    """Versions, and the fingerprint of the method's code where the record has it."""
+    versions = {name: record.environment.get(name) for name in ("mlpip_bench", "torch", "python")}
+    versions[f"code of {record.method}"] = record.environment.get("code", {}).get("method")
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+
+
+def _training(record: Record) -> str:
+    told = record.training
+    if "iterations" not in told:
+        return ""
+    best = f", best at {told['best_iteration']:,}" if told.get("best_iteration") else ""
+    return f"{told.get('seconds', math.nan):,.0f} s, {told['iterations']:,} it{best}"
+
+
+def _lines(values: Mapping[str, object]) -> str:
+    shown = {k: v if isinstance(v, str) else json.dumps(v, sort_keys=True, default=dict) for k, v in values.items()}
+    return "\n".join(f"{name}: {text}" for name, text in sorted(shown.items()) if text != "null")

@@ -1,0 +1,303 @@
+"""What the figures that compare methods show, against the records they are made from and numbers computed apart."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy import stats
+
+from mlpip_bench import comparison_figures, figures
+from mlpip_bench.results import Record, Scores
+
+MEASURED = {"accuracy": ("fraction", "higher"), "nll": ("nats per query", "lower"), "mse": ("squared error", "lower")}
+HISTORY = [{"iteration": 50, "loss": 2.0, "accuracy": 0.5}, {"iteration": 100, "loss": 1.0, "accuracy": 0.7}]
+
+
+def score(metric: str, per_task: Sequence[float], **changes: Any) -> Scores:
+    unit, better = MEASURED.get(metric, ("unit", "neither"))
+    values: dict[str, Any] = {
+        "metric": metric, "unit": unit, "better": better, "way": 5, "shot": 1, "queries": 15, "model": "best",
+    }  # fmt: skip
+    return Scores(per_task=tuple(per_task), **(values | changes))
+
+
+def record(
+    *scores: Scores,
+    method: str = "alpha",
+    bench: str = "omni5w1s",
+    seed: int = 0,
+    source: str = "real",
+    protocol: str = "accuracy",
+    history: Sequence[dict[str, float]] = (),
+    parameters: int = 10,
+    session: str = "",
+    **config: Any,
+) -> Record:
+    defaults = {
+        "norm": "metabn", "preset": "quick", "iterations": 1500, "tasks_per_batch": 4, "test_tasks": 3, "settings": {},
+    }  # fmt: skip
+    return Record(
+        key=f"{bench}{method}{seed}{source}{protocol}{sorted(config.items())}",
+        bench=bench,
+        method=method,
+        protocol=protocol,
+        seed=seed,
+        device="cpu",
+        inductive=True,
+        config=defaults | config,
+        data={"name": "letters", "source": source, "fingerprint": "f" * 20, "options": {}},
+        scores=scores or (score("accuracy", (0.2, 0.4, 0.9)),),
+        parameters=parameters,
+        training={"history": list(history)},
+        seconds=1.0,
+        environment={"session": session, "processor": "Abacus", "threads": 2} if session else {},
+    )
+
+
+def drawn(figure: Figure | None) -> Figure:
+    assert figure is not None
+    return figure
+
+
+def bars(axes: Axes, label: str) -> np.ndarray:
+    """Of one series ``[point, (x, y, low, high)]``, from left to right."""
+    (found,) = [c for c in axes.containers if c.get_label() == label]
+    assert isinstance(found, matplotlib.container.ErrorbarContainer)
+    ends = np.array([segment[:, 1] for segment in found.lines[2][-1].get_segments()])
+    points = np.hstack([found.lines[0].get_xydata(), ends])
+    return points[points[:, 0].argsort()]
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    low, high = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values))
+    return float(np.mean(values)), float(low), float(high)
+
+
+def legend(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+# ---------------------------------------------------------------------------------------------------------- scores
+
+
+def test_scores_are_means_with_student_t_intervals_a_panel_a_metric_and_a_group_a_bench() -> None:
+    low, high = (0.20, 0.30, 0.50), (0.6, 0.7, 0.5)
+    records = [
+        record(score("accuracy", low), score("nll", (1.0, 1.5, 1.2)), bench="tiny5w1s"),
+        record(score("accuracy", high), bench="tiny20w1s"),
+        record(score("accuracy", high), bench="tiny5w1s", method="beta"),
+    ]
+    figure = drawn(comparison_figures.scores(records))
+    accuracy, nll = figure.axes
+    assert accuracy.get_title() == "accuracy (%), higher is better"
+    assert nll.get_title() == "negative log-likelihood (nats per query), lower is better"
+    benches = [tick.get_text() for tick in accuracy.get_xticklabels()]
+    assert benches == ["tiny5w1s\nquick,\n1,500 it", "tiny20w1s\nquick,\n1,500 it"]
+    alpha, beta = bars(accuracy, "alpha"), bars(accuracy, "beta")
+    for shown, values in ((alpha[0], low), (alpha[1], high), (beta[0], high)):
+        np.testing.assert_allclose(shown[1:], np.multiply(100, interval(values)))
+    np.testing.assert_allclose(bars(nll, "alpha")[0, 1:], interval((1.0, 1.5, 1.2)))
+    np.testing.assert_allclose(alpha[1, 0] - alpha[0, 0], 1)
+    assert -0.5 < alpha[0, 0] < beta[0, 0] < 0.5
+    assert legend(figure) == ["alpha", "beta"]
+    told = "bar: 95 % Student-t interval over test tasks"
+    assert figure.legends[0].get_title().get_text() == f"{told}; norm metabn, queries 15"
+    other = drawn(comparison_figures.scores([*records, record(bench="tiny5w1s", method="gamma", norm="running")]))
+    assert other.legends[0].get_title().get_text() == told
+
+
+def test_seeds_are_averaged_task_by_task_before_the_interval() -> None:
+    first, second = (0.2, 0.3, 0.5), (0.4, 0.7, 0.3)
+    records = [record(score("accuracy", values), seed=seed) for seed, values in enumerate((first, second))]
+    figure = drawn(comparison_figures.scores(records))
+    shown = bars(figure.axes[0], "alpha")[0, 1:]
+    np.testing.assert_allclose(shown, np.multiply(100, interval(np.mean([first, second], axis=0))))
+    assert legend(figure) == ["alpha, mean of 2 seeds"]
+
+
+def test_near_all_and_near_nothing_the_scales_spread_what_would_fall_together() -> None:
+    right, wrong = (0.97, 0.98, 1.0), (1.0, 1.0, 1.0)
+    records = [
+        record(score("accuracy", right), score("nll", (0.01, 0.03, 0.02))),
+        record(score("accuracy", wrong), score("nll", (0.1, 0.0001, 0.5)), method="beta"),
+    ]
+    accuracy, nll = drawn(comparison_figures.scores(records)).axes
+    assert (accuracy.get_yscale(), nll.get_yscale()) == ("logit", "log")
+    assert (accuracy.get_ylabel(), nll.get_ylabel()) == ("logit scale", "log scale")
+    mean, low, high = interval(right)
+    assert high > 1
+    np.testing.assert_allclose(bars(accuracy, "alpha")[0, 1:], [mean, low, 0.9999])
+    np.testing.assert_allclose(bars(accuracy, "beta")[0, 1:], 0.9999)
+    mean, low, high = interval((0.1, 0.0001, 0.5))
+    assert low < 0
+    np.testing.assert_allclose(bars(nll, "beta")[0, 1:], [mean, 0.01, high])  # ends at half of the lowest mean
+    assert 0 < nll.get_ylim()[0] <= 0.01
+
+
+def test_the_papers_numbers_stand_grey_and_hollow_beside_the_same_method_and_bench() -> None:
+    records = [record(method="versa"), record(method="versa", norm="transductive"), record(method="alpha")]
+    figure = drawn(comparison_figures.scores(records))
+    (axes,) = figure.axes
+    label = "published (conditions differ)"
+    (shown,) = bars(axes, label)
+    np.testing.assert_allclose(shown[1:], [0.9970, 0.9950, 0.9990])  # Table 1: 99.70 +- 0.20
+    ours = [bars(axes, f"versa, norm {norm}")[0, 0] for norm in ("metabn", "transductive")]
+    assert ours[0] < shown[0] < ours[1]
+    (line,) = [c.lines[0] for c in axes.containers if c.get_label() == label]
+    assert line.get_markerfacecolor() == "white"
+    assert legend(figure) == ["alpha", "versa, norm metabn", "versa, norm transductive", label]
+
+
+@pytest.mark.parametrize("changes", [{"source": "procedural"}, {"bench": "omni7w1s"}, {"method": "alpha"}])
+def test_nothing_published_is_shown_beside_what_it_is_not_of(changes: dict[str, str]) -> None:
+    figure = drawn(comparison_figures.scores([record(**{"method": "versa", **changes})]))
+    assert not [text for text in legend(figure) if "published" in text]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        score("accuracy", (0.5, 0.6), model="last"),
+        score("accuracy", (0.5, 0.6), condition={"asked": "one at a time"}),
+        score("coverage", (0.5, 0.6)),
+    ],
+)
+def test_scores_of_other_models_and_conditions_and_without_a_direction_are_left_out(other: Scores) -> None:
+    assert comparison_figures.scores([record(other)]) is None
+
+
+def test_one_task_has_no_bar() -> None:
+    (axes,) = drawn(comparison_figures.scores([record(score("accuracy", [0.3]))])).axes
+    np.testing.assert_allclose(bars(axes, "alpha")[0, 1:], 30)
+
+
+# -------------------------------------------------------------------------------------------------------- learning
+
+
+def curve(*accuracies: float) -> list[dict[str, float]]:
+    return [{"iteration": 50 * i, "loss": 9.0, "accuracy": a} for i, a in enumerate(accuracies, 1)]
+
+
+def test_a_curve_is_validation_against_tasks_seen_once_a_cell() -> None:
+    records = [record(history=HISTORY, protocol=p, queries=q) for p, q in (("accuracy", 15), ("nll", 15), ("nll", 1))]
+    figure = drawn(comparison_figures.learning(records))
+    (axes,) = figure.axes
+    (line,) = axes.lines
+    np.testing.assert_allclose(line.get_xydata(), [[200, 50], [400, 70]])
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("training tasks seen", "validation accuracy\n(%)")
+    assert legend(figure) == ["alpha"]
+
+
+def test_seeds_are_a_mean_in_a_band_of_their_range() -> None:
+    curves = [(0.2, 0.6), (0.4, 0.7), (0.3, 0.2)]
+    records = [record(history=curve(*c), seed=seed) for seed, c in enumerate(curves)]
+    figure = drawn(comparison_figures.learning(records))
+    (axes,) = figure.axes
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), 100 * np.mean(curves, axis=0))
+    corners = axes.collections[0].get_paths()[0].vertices
+    for x, low, high in ((200, 20, 40), (400, 20, 70)):
+        at = corners[corners[:, 0] == x, 1]
+        np.testing.assert_allclose([at.min(), at.max()], [low, high])
+    assert legend(figure) == ["alpha, mean of 3 seeds"]
+    assert figure.legends[0].get_title().get_text() == "band: range of the seeds"
+
+
+def test_metrics_have_panels_and_configurations_lines_that_differ_without_colour() -> None:
+    def both(start: float) -> list[dict[str, float]]:
+        return [{**entry, "nll": start + i} for i, entry in enumerate(HISTORY)]
+
+    names = [f"method{i:02}" for i in range(14)]
+    records = [record(method=name, history=both(i)) for i, name in enumerate(names)]
+    accuracy, nll = drawn(comparison_figures.learning(records)).axes
+    assert nll.get_ylabel() == "validation nll"  # no record says its unit
+    np.testing.assert_allclose([line.get_ydata()[0] for line in nll.lines], range(14))
+    looks = [(line.get_marker(), line.get_linestyle()) for line in accuracy.lines]
+    assert len(set(looks)) == 14
+
+
+def test_what_has_no_parameters_is_a_level_line() -> None:
+    (axes,) = drawn(comparison_figures.learning([record(history=curve(0.3), parameters=0)])).axes
+    (line,) = axes.lines
+    assert list(line.get_ydata()) == [30, 30]
+    assert line.get_transform() == axes.get_yaxis_transform(which="grid")  # from edge to edge
+    assert comparison_figures.learning([record()]) is None
+
+
+# ------------------------------------------------------------------------------------------------------------ cost
+
+
+def timed(*rates: float, session: str = "2026-01-01 10:00:00", **changes: Any) -> Record:
+    """Tasks a second, one at a time and, misleadingly faster, many at once."""
+    over: dict[str, Any] = {"unit": "tasks per second", "better": "higher", "over": "repeats"}
+    fast = [1000 * rate for rate in rates]
+    return record(
+        score("tasks_per_second", rates, condition={"regime": "latency"}, **over),
+        score("tasks_per_second", fast, condition={"regime": "throughput"}, **over),
+        score("tasks_per_second", fast, condition={"regime": "latency", "steps": 1}, **over),
+        protocol="timing",
+        session=session,
+        **changes,
+    )
+
+
+def test_cost_is_the_median_time_of_a_task_with_quartiles() -> None:
+    rates = (100, 50, 20, 40, 25)  # 10, 20, 50, 25 and 40 ms
+    figure = drawn(comparison_figures.cost([record(), timed(*rates), record(method="beta"), timed(8, method="beta")]))
+    (axes,) = figure.axes
+    alpha, beta = axes.containers
+    across, up = alpha.lines[2]
+    mean, low, high = np.multiply(100, interval((0.2, 0.4, 0.9)))
+    np.testing.assert_allclose(alpha.lines[0].get_xydata(), [[25, mean]])
+    np.testing.assert_allclose(across.get_segments()[0][:, 0], [20, 40])
+    np.testing.assert_allclose(up.get_segments()[0][:, 1], [low, high])
+    assert beta.lines[0].get_xydata()[0, 0] == 125
+    assert axes.get_xscale() == "log"
+    assert axes.get_title() == "timed until 2026-01-01 10:00:00 UTC\nAbacus, threads 2"
+    assert legend(figure) == ["alpha", "beta"]
+
+
+def test_sessions_have_panels_of_their_own() -> None:
+    records = [record(), timed(10, session="1"), record(method="beta"), timed(20, session="2", method="beta")]
+    first, second = drawn(comparison_figures.cost(records)).axes
+    assert [axes.containers[0].lines[0].get_xdata()[0] for axes in (first, second)] == [100, 50]
+
+
+@pytest.mark.parametrize("other", [{"iterations": 2}, {"settings": {"steps": 5}}, {"seed": 1}, {"method": "beta"}])
+def test_a_time_of_another_model_is_not_shown_beside_an_accuracy(other: dict[str, Any]) -> None:
+    assert comparison_figures.cost([record(), timed(10, **other)]) is None
+
+
+# --------------------------------------------------------------------------------------------------------- writing
+
+
+def everything(**changes: Any) -> list[Record]:
+    return [
+        made
+        for method in ("alpha", "beta")
+        for seed in (0, 1)
+        for made in (
+            record(method=method, seed=seed, history=curve(0.2, 0.3 + seed), **changes),
+            timed(10, 20, method=method, seed=seed, **changes),
+        )
+    ]
+
+
+def test_a_figure_on_stand_in_data_says_so() -> None:
+    found = {stem: figure.get_suptitle() for stem, figure in figures.draw_figures(everything(source="procedural"))}
+    assert found == {
+        "scores-omni-stand-in": "Scores on omni, stand-in data",
+        "learning-omni5w1s-stand-in": "Learning curves on omni5w1s, stand-in data",
+        "cost-omni5w1s-stand-in": "Cost against accuracy on omni5w1s, stand-in data",
+    }
+
+
+def test_the_same_records_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
+    first = figures.write_figures(everything(), tmp_path / "a")
+    second = figures.write_figures(everything()[::-1], tmp_path / "b")
+    assert len(first) == 2 * 3
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]

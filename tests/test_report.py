@@ -1,0 +1,250 @@
+"""The report's numbers and words against the records it is made from, read with the standard library's parser."""
+
+import io
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+import pytest
+from matplotlib import style
+from scipy import stats
+from typer.testing import CliRunner
+
+from mlpip_bench import results
+from mlpip_bench.cli import app
+from mlpip_bench.figures import draw_figures
+from mlpip_bench.plotting import STYLE
+from mlpip_bench.report import to_html
+from mlpip_bench.results import Record, Scores
+
+ALPHA = (0.9, 0.8, 1.0, 0.7)
+BETA = (0.6, 0.8, 0.7, 0.6)
+TEXT = "{http://www.w3.org/2000/svg}text"
+VOID = {"meta", "img", "br"}
+
+
+def score(per_task: tuple[float, ...], **changes: Any) -> Scores:
+    values: dict[str, Any] = {
+        "metric": "accuracy", "unit": "fraction", "better": "higher", "way": 5, "shot": 1, "queries": 15,
+        "model": "best", "per_task": per_task,
+    }  # fmt: skip
+    return Scores(**(values | changes))
+
+
+def record(
+    *scores: Scores, method: str = "maml", seed: int = 0, source: str = "real", inductive: bool = True, **config: Any
+) -> Record:
+    return Record(
+        key=f"{method}{seed}{source}{sorted(config.items())}",
+        bench="omni5w1s",
+        method=method,
+        protocol="accuracy",
+        seed=seed,
+        device="cpu",
+        inductive=inductive,
+        config={
+            "way": 5, "shot": 1, "queries": 15, "norm": "metabn", "preset": "quick", "iterations": 2400,
+            "tasks_per_batch": 4, "settings": {},
+        } | config,
+        data={"name": "letters", "source": source, "fingerprint": "f" * 20, "options": {}},
+        scores=scores or (score(ALPHA),),
+        parameters=10,
+        training={"iterations": 2400, "seconds": 61.0, "best_iteration": 240, "tasks_seen": 9600},
+        seconds=1.0,
+        environment={
+            "mlpip_bench": "0.1.0", "torch": "2.0", "processor": "a processor", "session": "2026-01-02 03:04:05.6",
+        },
+    )  # fmt: skip
+
+
+class Page(HTMLParser):
+    """Rows of all tables as lists of (text, data-value), texts outside of them, and what the page refers to."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.rows: list[list[tuple[str, str | None]]] = []
+        self.text, self.references, self.tags, self.open = "", [], set(), []
+        self.images: list[dict[str, str | None]] = []
+        self.feed(html)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        told = dict(attrs)
+        self.tags.add(tag)
+        self.references += [value for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
+        if tag == "img":
+            self.images.append(told)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append(("", told.get("data-value")))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag  # else the page is not well formed
+
+    def handle_data(self, data):
+        if {"td", "th"} & set(self.open):
+            text, value = self.rows[-1][-1]
+            self.rows[-1][-1] = (f"{text} {' '.join(data.split())}".strip(), value)
+        elif "script" not in self.open and "style" not in self.open:
+            self.text += data
+
+    def row(self, name: str, columns: int) -> list[tuple[str, str | None]]:
+        """The one row of that name and number of cells."""
+        (found,) = [row for row in self.rows if row[0][1] == name and len(row) == columns]
+        return found
+
+
+def report(*records: Record) -> str:
+    return to_html({"somewhere": records})
+
+
+def test_a_cell_is_the_mean_and_interval_of_the_records_scores():
+    page = Page(report(record(score(ALPHA)), record(score(BETA), seed=1)))
+    label, cell = page.row("maml", 2)
+    per_task = [(a + b) / 2 for a, b in zip(ALPHA, BETA, strict=True)]
+    mean = sum(per_task) / 4
+    half_width = stats.t.ppf(0.975, 3) * stats.sem(per_task)
+    spread = abs(sum(ALPHA) - sum(BETA)) / 4 / 2**0.5
+    assert cell[0] == f"{100 * mean:.2f} ± {100 * half_width:.2f} (sd {100 * spread:.2f})"
+    assert float(cell[1] or "") == pytest.approx(mean, rel=1e-12)
+    assert label[0].replace("\N{NO-BREAK SPACE}", " ") == (
+        "maml norm metabn · inductive · 15 queries a class · quick, 2400 it · 2 seeds (0, 1) · 4 test tasks · real data"
+    )
+
+
+def test_a_transductive_run_on_stand_in_data_says_so_at_its_row_and_at_the_top():
+    page = Page(report(record(source="procedural", inductive=False, norm="transductive"), record(method="protonets")))
+    (label, _) = page.row("maml (stand-in)", 2)
+    assert "transductive" in label[0]
+    assert "inductive" not in label[0].replace("norm transductive", "").replace("transductive", "")
+    assert "procedural data" in label[0]
+    assert "1 of 2 records (letters: 1)" in page.text
+    assert "Stand-in data" not in Page(report(record())).text
+
+
+def test_a_paired_difference_is_that_of_the_records_task_by_task():
+    page = Page(report(record(score(ALPHA)), record(score(BETA), method="protonets")))
+    row = page.row("maml minus protonets", 5)
+    interval = stats.ttest_rel(ALPHA, BETA).confidence_interval()
+    mean, half_width = (interval.low + interval.high) / 2, (interval.high - interval.low) / 2
+    assert row[1][0] == "omni5w1s"
+    assert row[2][0] == f"{100 * mean:+.2f} ± {100 * half_width:.2f}"
+    assert row[4][0] == ("better" if interval.low > 0 else "unclear")
+
+
+@pytest.mark.parametrize(
+    ("per_task", "overlap"),
+    [((0.95, 0.96, 0.94, 0.95), "no"), ((0.98, 0.985, 0.99, 0.97), "yes")],
+)
+def test_published_maml_is_set_beside_ours_with_what_differs(per_task, overlap):
+    row = Page(report(record(score(per_task)))).row("maml", 7)  # published: 98.7 ± 0.4, in Table 1
+    mean, half_width = sum(per_task) / 4, stats.t.ppf(0.975, 3) * stats.sem(per_task)
+    both = (half_width**2 + 0.004**2) ** 0.5
+    assert row[2][0] == f"{100 * mean:.2f} ± {100 * half_width:.2f}"
+    assert row[3][0] == "98.7 ± 0.4"
+    assert row[4][0] == f"{100 * (mean - 0.987):+.2f} ± {100 * both:.2f}"
+    assert row[5][0] == overlap
+    assert "transductive batch norm" in row[6][0]
+    assert "200 times as many" in row[6][0]  # 60,000 iterations of 32 tasks against 2,400 of 4, as the README says
+
+
+def test_what_the_paper_gives_no_interval_for_has_no_overlap():
+    row = Page(report(record(method="protonets"))).row("protonets", 7)
+    assert row[3][0] == "97.4"
+    assert row[5][0] == "no interval"
+    assert "transductive" not in row[6][0]  # both are inductive
+
+
+def test_provenance_has_what_made_each_cell():
+    html = report(record(settings={"inner_rate": 0.4}), record(method="protonets"))
+    page = Page(html)
+    row = page.row("omni5w1s maml", 7)
+    assert "inner_rate" in row[0][0]
+    assert [cell[0] for cell in row[1:6]] == [
+        "0", "letters (real), ffffffffffff", "mlpip_bench 0.1.0, torch 2.0", "a processor",
+        "61 s, 2,400 it, best at 240",
+    ]  # fmt: skip
+    assert "2026-01-02 03:04:05" in page.text
+    assert "timing on" not in page.text
+
+
+def test_the_page_refers_to_nothing_outside_of_itself():
+    html = report(record(), record(method="protonets"))
+    page = Page(html)
+    assert page.references
+    assert all(str(r).startswith(("#", "data:image/svg+xml,")) for r in page.references)
+    assert not page.tags & {"link", "iframe", "object", "embed", "base", "form"}
+    css = re.sub(r"(?s).*<style>(.*)</style>.*", r"\1", html)
+    assert "@import" not in css
+    assert "url(" not in css
+    assert "default-src 'none'" in html
+
+
+def test_a_figure_is_an_image_of_its_own_with_a_text_for_those_who_cannot_see_it():
+    bins = {
+        "count": (0.0, 10.0), "confidence": (0.0, 0.9), "accuracy": (0.0, 0.8), "accuracy_ci95": (0.0, 0.1),
+    }  # fmt: skip
+    fine = score(
+        (0.0501, 0.0512, 0.0505), metric="nll", unit="nats per query", better="lower"
+    )  # ticks of three decimals
+    shown = record(fine, score((0.101, 0.102), metric="ece", better="lower", detail=bins))
+    pictures = {str(i["alt"]): unquote(str(i["src"]).partition(",")[2]) for i in Page(report(shown)).images}
+    assert [alt for alt in pictures if "Reliability on omni5w1s" in alt]
+    with style.context([*STYLE, {"svg.fonttype": "none"}]):
+        decimals = set()
+        for (_, figure), drawn in zip(draw_figures([shown]), pictures.values(), strict=True):
+            figure.suptitle("")
+            figure.savefig(content := io.BytesIO(), format="svg")
+            expected, ours = (ElementTree.fromstring(svg) for svg in (content.getvalue(), drawn))
+            texts = [["".join(e.itertext()).split() for e in tree.iter(TEXT)] for tree in (expected, ours)]
+            assert texts[0]
+            decimals |= {len(word.partition(".")[2]) for words in texts[0] for word in words}
+            assert texts[0] == texts[1]  # the numbers at the ticks are as they were drawn
+        assert max(decimals) > 2
+
+
+def test_names_of_other_peoples_plugins_are_text_and_never_code():
+    evil = "<script>alert(1)</script>\"'&"
+    html = report(record(method=evil, norm=evil), record(method="protonets", norm=evil))
+    assert html.count("<script") == 1  # the page's own
+    page = Page(html)
+    label = page.row(evil, 2)[0][0]
+    assert label.startswith(evil)
+    assert f"norm {evil}" in label
+    assert page.row(f"{evil} minus protonets", 5)
+
+
+def test_same_records_same_bytes():
+    def page() -> str:
+        return report(record(), record(method="protonets"), record(seed=1))
+
+    assert page() == page()
+
+
+def test_the_command_writes_a_section_for_each_folder(tmp_path):
+    for name in ("one", "two"):
+        results.save(record(method="maml" if name == "one" else "protonets"), tmp_path / name)
+    folders = ["--results", str(tmp_path / "one"), "--results", str(tmp_path / "two")]
+    done = CliRunner().invoke(app, ["report", *folders])
+    assert done.exit_code == 0, done.output
+    written = tmp_path / "one" / "report.html"
+    assert done.output.replace("\n", "") == str(written)
+    loaded = {str(tmp_path / name): results.load_all(tmp_path / name) for name in ("one", "two")}
+    assert written.read_text() == to_html(loaded)
+    assert {"#s1", "#s2"} <= set(Page(written.read_text()).references)
+    other = tmp_path / "elsewhere" / "page.html"
+    assert CliRunner().invoke(app, ["report", *folders, "--output", str(other)]).exit_code == 0
+    assert other.read_text() == written.read_text()
+
+
+def test_a_folder_without_records_is_one_message(tmp_path):
+    done = CliRunner().invoke(app, ["report", "--results", str(tmp_path / "nothing")])
+    assert done.exit_code == 2
+    assert "made from records" in done.output
+    assert not list(Path(tmp_path).rglob("*.html"))
