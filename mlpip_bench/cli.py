@@ -194,9 +194,7 @@ def run(
     jobs: Annotated[int, typer.Option(help="Cells at once, each in a process of its own.")] = 1,
     ray: Annotated[
         str | None,
-        typer.Option(
-            metavar="local|auto|ADDRESS", help="Run cells on a Ray cluster, each with a GPU if it uses one."
-        ),
+        typer.Option(metavar="local|auto|ADDRESS", help="Run cells on a Ray cluster, each with a GPU if it uses one."),
     ] = None,
     cpus: Annotated[
         int | None, typer.Option(help="CPU threads of a cell; left out, all, or an equal share, or 1 with --ray.")
@@ -253,10 +251,7 @@ def run(
         profiling.profile_cells(planned, config.results, reporter, out)
     executor = _executor(jobs, ray, cpus, planned, reporter)
     summary = runner.run(planned, config, reporter, executor, wait=wait)
-    with locked(config.results / "locks" / "tables.lock", wait=True):  # or those of a run that read less might stay
-        records = results.load_all(config.results)
-        if records:
-            tables.write_tables(records, config.results)
+    records = _write_tables(config.results) if any(config.results.glob("records/*/*/*.json")) else []
     asked = {cell.record_key(protocol) for cell in planned for protocol in cell.protocols}
     # The last models' tables are in the folder; here they would push the main ones off the screen.
     main = [
@@ -268,6 +263,14 @@ def run(
     _print_summary(summary, config.results)
     if summary.failed:
         raise typer.Exit(1)
+
+
+def _write_tables(folder: Path) -> list[Record]:
+    """Write the tables of a folder's records, and return the records."""
+    with locked(folder / "locks" / "tables.lock", wait=True):  # or those of a run that read less might be the last
+        records = results.load_all(folder)
+        tables.write_tables(records, folder)
+    return records
 
 
 def _executor(
@@ -415,8 +418,7 @@ def table(
             raise UserError("--benchmark-json is one table as it is. Leave out --bench, --methods and --against.")
         _show([timing_tables.benchmark_table(benchmark_json)], format_)
         return
-    records = results.load_all(results_folder)
-    tables.write_tables(records, results_folder)
+    records = _write_tables(results_folder)
     wanted = arguments.names(methods) and arguments.names(
         f"{methods},{against or ''}"
     )  # what is compared against is needed, too

@@ -263,8 +263,12 @@ class RayCluster(Executor):
         job = self._jobs.pop(ended)
         try:
             outcome: Outcome = self._ray.get(ended)
-        except self._ray.exceptions.RayTaskError:  # what performing a job raises is a fault of the suite's
-            raise
+        except self._ray.exceptions.RayTaskError as error:
+            return job, Outcome(
+                "stopped",
+                f"every node of a cluster must have the suite and what it imports; {job.title} cannot be done on one: "
+                f"{one_line(error.cause)}.",
+            )
         except self._ray.exceptions.RayError as error:  # the worker, or its node
             return job, Outcome("killed", one_line(error))
         return job, outcome

@@ -10,7 +10,7 @@ import random
 import time
 import traceback
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from mlpip_bench.executors import Executor, InProcess, Job, Outcome, Stamp
 from mlpip_bench.locks import HeldError, is_held, locked
 from mlpip_bench.measuring import measure_side_by_side, message_of, train_and_measure
 from mlpip_bench.progress import Reporter
+from mlpip_bench.results import Record
 from mlpip_bench.tasks import seed_from
 from mlpip_bench.train import load_checkpoint
 
@@ -181,7 +182,7 @@ def run(
     standings = survey(cells, config)
     by_key = {cell.key: cell for cell in cells}
     ended: dict[Cell, list[Outcome]] = defaultdict(list)
-    jobs = [_cell_job(s, config) for s in standings if not s.nothing]
+    jobs = [cell_job(s, config) for s in standings if not s.nothing]
     # So that what drifts in the course of a run, such as a machine's clock rate, lines up with no method.
     random.Random(seed_from("order", *sorted(by_key))).shuffle(jobs)
     here = InProcess(lambda job: perform(job, [by_key[key] for key in job.keys], reporter))
@@ -217,14 +218,15 @@ def _summary(standings: Sequence[Standing], ended: Mapping[Cell, Sequence[Outcom
         by_status = {outcome.status: outcome.message for outcome in outcomes}
         if "failed" in by_status:
             failed.append((cell.title, by_status["failed"]))
-        elif "done" in by_status:
+        elif "done" in by_status and "busy" not in by_status:
             done.append(cell.title)
         else:
-            skipped.append((cell.title, outcomes[0].message))
+            skipped.append((cell.title, by_status.get("busy", outcomes[-1].message)))
     return Summary(tuple(done), tuple(skipped), tuple(failed))
 
 
-def _cell_job(standing: Standing, config: RunConfig) -> Job:
+def cell_job(standing: Standing, config: RunConfig) -> Job:
+    """The job of a cell that has something to do."""
     cell = standing.cell
     return _job(config, cell.title, [cell], standing.alone, _lock(cell, config.results.absolute()))
 
@@ -347,29 +349,35 @@ def perform(job: Job, cells: Sequence[Cell], reporter: Reporter) -> Outcome:
         return Outcome("busy", _HELD)
     except UserError as error:
         return Outcome("stopped", str(error))
-    except (Exception, SystemExit) as error:  # one job's fault, whatever it is, must not take the others with it
-        return _keep_failure(cells, error, job.config.results, reporter)
 
 
 def _perform(job: Job, cells: Sequence[Cell], reporter: Reporter) -> Outcome:
-    folder, overwrite = job.config.results, job.config.overwrite
+    folder = job.config.results
     untouched = {path for path, stamp in job.stamps.items() if _stamp(path) == stamp}
     if job.stamps and not untouched:
         return Outcome("nothing", "another run has made its records meanwhile")
     for cell in cells:
         for path in (cell.checkpoint(folder), *job.stamps):
             results.remove_leftovers(path)
-    if job.side_by_side:
-        records = iter(measure_side_by_side(job.protocols[0], cells, folder, reporter))
-    else:
-        (cell,) = cells
-        names = [name for name in job.protocols if cell.record_path(folder, name) in untouched]
-        records = train_and_measure(cell, names, folder, reporter, afresh=overwrite == "always")
-    for record in records:
-        results.save(record, folder)
+    try:
+        for record in _records(job, cells, untouched, reporter):
+            results.save(record, folder)
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:  # one job's fault, whatever it is, must not take the others with it
+        return _keep_failure(cells, error, folder, reporter)
     for cell in cells:
         _failure(cell, folder).unlink(missing_ok=True)
     return Outcome("done")
+
+
+def _records(job: Job, cells: Sequence[Cell], wanted: Collection[Path], reporter: Reporter) -> Iterable[Record]:
+    folder = job.config.results
+    if job.side_by_side:
+        return measure_side_by_side(job.protocols[0], cells, folder, reporter)
+    (cell,) = cells
+    names = [name for name in job.protocols if cell.record_path(folder, name) in wanted]
+    return train_and_measure(cell, names, folder, reporter, afresh=job.config.overwrite == "always")
 
 
 def _keep_failure(cells: Sequence[Cell], error: BaseException, folder: Path, reporter: Reporter) -> Outcome:

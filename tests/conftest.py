@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+os.environ.pop("COLUMNS", None)  # which pytest-xdist sets, and which would fix the width of consoles for good
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
