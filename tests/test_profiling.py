@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from mlpip_bench import profiling, registry, results
 from mlpip_bench.api import Problem
+from mlpip_bench.cells import Cell, RunConfig, build_method, plan_cells
 from mlpip_bench.cli import app
 from mlpip_bench.device import Numerics
 from mlpip_bench.networks import ConvBlock, ExtractorSpec
 from mlpip_bench.normalization import NORM_MODES
 from mlpip_bench.profiling import count_flop, matmul_rate, profile_cell
 from mlpip_bench.progress import Quiet
-from mlpip_bench.cells import Cell, RunConfig, build_method, plan_cells
 from mlpip_bench.tasks import Labelled, TaskBatch
 
 TASKS, WAY, SHOTS, QUERIES = 3, 3, 2, 4
