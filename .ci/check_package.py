@@ -53,7 +53,7 @@ def check_wheel(path: Path, root: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
     metadata = {name for name in names if name.partition("/")[0].endswith(".dist-info")}
-    expected = {"mlpip_bench/published.csv", "mlpip_bench/py.typed"}
+    expected = {f"mlpip_bench/{name}" for name in ("published.csv", "py.typed", "report_template.html")}
     for package in PACKAGES:
         expected |= {file.relative_to(root).as_posix() for file in (root / package).rglob("*.py")}
     missing, more = sorted(expected - names), sorted(names - metadata - expected)
