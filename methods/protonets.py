@@ -3,7 +3,7 @@
 psi: weights mu_c and bias -|mu_c|^2/2 of each class (paper, Eq. 7 and 8), a point mass.
 Reference: Snell, Swersky & Zemel, NeurIPS 2017.
 
-Differences from their paper: one way for training and test, as in the paper's table 1; Euclidean
+Differences from their paper: one way for training and test, as in the paper's table 3; Euclidean
 distance enters as h.mu - |mu|^2/2, half the squared distance up to a constant of the query, where
 their logits are the full squared distance (a factor of 2, the ``scale``); the best model on
 validation replaces early stopping and retraining on the validation classes.

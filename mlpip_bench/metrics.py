@@ -125,7 +125,7 @@ ACCURACY = Metric("accuracy", "fraction", "higher", _accuracy)
 """Share of queries whose class is the argmax of the mean predictive probability (not of mean raw logits)."""
 
 NLL = Metric("nll", "nats per query", "lower", _nll)
-"""Negative log predictive density, averaged over a task's queries (paper, Table 2)."""
+"""Negative log predictive density, averaged over a task's queries (paper, Table 1)."""
 
 BRIER = Metric("brier", "squared error per query", "lower", _brier)
 """Sum over classes of (probability - [class is right])^2, from 0 to 2, averaged over a task's queries (Brier 1950)."""

@@ -20,7 +20,7 @@ class Published:
         label: the name the paper prints.
         citation: the paper's citation key; empty for its own rows.
         bench: bench with the same way and shot in training and test.
-        metric: ``accuracy`` (Table 1, as a fraction) or ``nll`` (Table 2, nats per query).
+        metric: ``accuracy`` (Table 3, as a fraction) or ``nll`` (Table 1, nats per query).
         mean: the score, with the decimals the paper gives.
         ci95: half-width of its 95 % interval, where the paper gives one.
         note: conditions known to differ between the paper's rows; empty where they are not known.

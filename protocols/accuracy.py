@@ -1,4 +1,4 @@
-"""Accuracy: share of queries whose class has the largest mean predictive probability (paper, Table 1)."""
+"""Accuracy: share of queries whose class has the largest mean predictive probability (paper, Table 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Negative log-likelihood of the queries under the predictive, in float64 (paper, Table 2)."""
+"""Negative log-likelihood of the queries under the predictive, in float64 (paper, Table 1)."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_the_papers_numbers_stand_grey_and_hollow_beside_the_same_method_and_ben
     (axes,) = figure.axes
     label = "published (conditions differ)"
     (shown,) = bars(axes, label)
-    np.testing.assert_allclose(shown[1:], [0.9970, 0.9950, 0.9990])  # Table 1: 99.70 +- 0.20
+    np.testing.assert_allclose(shown[1:], [0.9970, 0.9950, 0.9990])  # Table 3: 99.70 +- 0.20
     ours = [bars(axes, f"versa, norm {norm}")[0, 0] for norm in ("metabn", "transductive")]
     assert ours[0] < shown[0] < ours[1]
     (line,) = [c.lines[0] for c in axes.containers if c.get_label() == label]
