@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
+import hashlib
 import json
 import math
 import os
@@ -110,6 +111,10 @@ class Record:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < LARGEST_SEED:
             raise ValueError(f"seed must be from 0 to {LARGEST_SEED - 1}; got {self.seed}")
+        # Files are named after them: records, tables and figures, which must stay in their folder.
+        named = (self.bench, self.method, self.protocol, self.data.get("name", ""), *(s.metric for s in self.scores))
+        if bad := [name for name in named if {"/", "\\", "\0"} & set(str(name))]:
+            raise ValueError(f"names must be parts of file names, without / or \\; got {bad[0]!r}")
 
     @property
     def filename(self) -> str:
@@ -190,9 +195,16 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise cannot_write(path, error) from error
 
 
+_ADVICE = {
+    errno.ENOSPC: "Free some space",
+    errno.EDQUOT: "Free some space",
+    errno.EFBIG: "Raise the limit on the size of files (ulimit -f)",
+}
+
+
 def cannot_write(path: Path, error: OSError) -> UserError:
     """What to tell of a file that could not be written."""
-    advice = "Free some space" if error.errno == errno.ENOSPC else "Choose a folder that can be written (--results)"
+    advice = _ADVICE.get(error.errno or 0, "Choose a folder that can be written (--results)")
     return UserError(
         f"cannot write {path}: {error.strerror or error}. {advice}, then run the same command again: "
         "what is already there is kept."
@@ -209,24 +221,38 @@ def remove_leftovers(path: Path) -> None:
 def save(record: Record, results: Path) -> Path:
     """Write a record below ``results/records`` and return its path."""
     path = results / "records" / record.filename
-    content = json.dumps(asdict(record), indent=1, allow_nan=False, sort_keys=True)
+    raw = asdict(record)
+    content = json.dumps({**raw, "checksum": _checksum(_canonical(raw))}, indent=1, allow_nan=False, sort_keys=True)
     write_atomically(path, content.encode())
     return path
+
+
+def _canonical(raw: Json) -> str:
+    return json.dumps(raw, sort_keys=True)
+
+
+def _checksum(canonical: str) -> str:
+    """Tells a number that was changed on the disk from the one that was written: either is valid JSON."""
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def load(path: Path) -> Record:
     """Read one record.
 
     Raises:
-        UserError: it is not readable, of another schema, or incomplete.
+        UserError: it is not readable, of another schema, incomplete, or not what was written.
     """
     try:
-        content = path.read_bytes()
-        raw = json.loads(content)
+        raw = json.loads(path.read_bytes())
         if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
             schema = f"schema {raw.get('schema')}" if isinstance(raw, dict) else f"a {type(raw).__name__}"
             raise ValueError(f"it is {schema}; this version reads schema {SCHEMA}")
-        return _RECORD.validate_json(content, strict=True)
+        checksum = raw.pop("checksum", None)  # records of the first weeks have none
+        canonical = _canonical(raw)
+        record = _RECORD.validate_json(canonical, strict=True)
+        if checksum is not None and checksum != _checksum(canonical):
+            raise ValueError("its checksum is wrong: it was changed after it was written")
+        return record
     except (OSError, ValueError) as error:  # pydantic's and json's errors are ValueErrors
         wrong = _first_fault(error) if isinstance(error, ValidationError) else error
         raise UserError(

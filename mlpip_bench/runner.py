@@ -179,10 +179,11 @@ def run(
         UserError: the results folder cannot be written, or holds a damaged record.
     """
     _check_writable(config.results)
+    before = stamps(cells, config.results)  # before the records are read, or one made in between would be made again
     standings = survey(cells, config)
     by_key = {cell.key: cell for cell in cells}
     ended: dict[Cell, list[Outcome]] = defaultdict(list)
-    jobs = [cell_job(s, config) for s in standings if not s.nothing]
+    jobs = [cell_job(s, config, before) for s in standings if not s.nothing]
     # So that what drifts in the course of a run, such as a machine's clock rate, lines up with no method.
     random.Random(seed_from("order", *sorted(by_key))).shuffle(jobs)
     here = InProcess(lambda job: perform(job, [by_key[key] for key in job.keys], reporter))
@@ -195,7 +196,7 @@ def run(
             # Cells that failed are no reason to measure the others again, and nothing else may run meanwhile.
             ready = [c for c in group if not any(o.status in ("failed", "busy") for o in ended[c])]
             if together := _to_measure(protocol, ready, _sessions(config.results), config.overwrite):
-                job = _side_by_side_job(protocol, together, config)
+                job = _side_by_side_job(protocol, together, config, before)
                 for _, outcome in _until_ended(chosen, [job], reporter, wait=wait):
                     told = _told(together, outcome, config.results, reporter)
                     for cell in together:
@@ -225,16 +226,22 @@ def _summary(standings: Sequence[Standing], ended: Mapping[Cell, Sequence[Outcom
     return Summary(tuple(done), tuple(skipped), tuple(failed))
 
 
-def cell_job(standing: Standing, config: RunConfig) -> Job:
+def stamps(cells: Iterable[Cell], folder: Path) -> dict[Path, Stamp]:
+    """The files of all records of some cells, as they are now."""
+    paths = [cell.record_path(folder.absolute(), name) for cell in cells for name in cell.protocols]
+    return {path: _stamp(path) for path in paths}
+
+
+def cell_job(standing: Standing, config: RunConfig, before: Mapping[Path, Stamp]) -> Job:
     """The job of a cell that has something to do."""
     cell = standing.cell
-    return _job(config, cell.title, [cell], standing.alone, _lock(cell, config.results.absolute()))
+    return _job(config, cell.title, [cell], standing.alone, _lock(cell, config.results.absolute()), before)
 
 
-def _side_by_side_job(protocol: str, cells: Sequence[Cell], config: RunConfig) -> Job:
+def _side_by_side_job(protocol: str, cells: Sequence[Cell], config: RunConfig, before: Mapping[Path, Stamp]) -> Job:
     bench, seed = cells[0].bench.name, cells[0].seed
     lock = config.results.absolute() / "locks" / bench / f"{protocol}-seed{seed}.lock"
-    return _job(config, f"{bench} {protocol} seed {seed}", cells, (protocol,), lock, side_by_side=True)
+    return _job(config, f"{bench} {protocol} seed {seed}", cells, (protocol,), lock, before, side_by_side=True)
 
 
 def _job(
@@ -243,13 +250,14 @@ def _job(
     cells: Sequence[Cell],
     protocols: tuple[str, ...],
     lock: Path,
+    before: Mapping[Path, Stamp],
     *,
     side_by_side: bool = False,
 ) -> Job:
     narrowed = config.only(cells)
     paths = [cell.record_path(narrowed.results, name) for cell in cells for name in protocols]
     keys = tuple(cell.key for cell in cells)
-    return Job(title, narrowed, keys, protocols, side_by_side, {path: _stamp(path) for path in paths}, lock)
+    return Job(title, narrowed, keys, protocols, side_by_side, {path: before[path] for path in paths}, lock)
 
 
 def _stamp(path: Path) -> Stamp:
@@ -356,9 +364,6 @@ def _perform(job: Job, cells: Sequence[Cell], reporter: Reporter) -> Outcome:
     untouched = {path for path, stamp in job.stamps.items() if _stamp(path) == stamp}
     if job.stamps and not untouched:
         return Outcome("nothing", "another run has made its records meanwhile")
-    for cell in cells:
-        for path in (cell.checkpoint(folder), *job.stamps):
-            results.remove_leftovers(path)
     try:
         for record in _records(job, cells, untouched, reporter):
             results.save(record, folder)
@@ -376,6 +381,8 @@ def _records(job: Job, cells: Sequence[Cell], wanted: Collection[Path], reporter
     if job.side_by_side:
         return measure_side_by_side(job.protocols[0], cells, folder, reporter)
     (cell,) = cells
+    for path in (cell.checkpoint(folder), *job.stamps):
+        results.remove_leftovers(path)
     names = [name for name in job.protocols if cell.record_path(folder, name) in wanted]
     return train_and_measure(cell, names, folder, reporter, afresh=job.config.overwrite == "always")
 

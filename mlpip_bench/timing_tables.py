@@ -125,6 +125,15 @@ def _check(entry: _Entry) -> None:
         )
 
 
+def _timings(records: Iterable[Record]) -> list[_Entry]:
+    if entries := _entries(records):
+        return entries
+    raise UserError(
+        "timing tables are made from records of the protocol timing; there are none. Make some, for example with "
+        "`python -m mlpip_bench run --methods versa,maml --bench mini5w5s --protocols timing`."
+    )
+
+
 def timing_tables(records: Iterable[Record], against: str | None = None) -> list[WideTable]:
     """One table for each bench, session and regime.
 
@@ -135,12 +144,7 @@ def timing_tables(records: Iterable[Record], against: str | None = None) -> list
     Raises:
         UserError: no record has timings, or none is of the method ``against``.
     """
-    entries = _entries(records)
-    if not entries:
-        raise UserError(
-            "timing tables are made from records of the protocol timing; there are none. Make some, for example with "
-            "`python -m mlpip_bench run --methods versa,maml --bench mini5w5s --protocols timing`."
-        )
+    entries = _timings(records)
     if against is not None and against not in (methods := {e.record.method for e in entries}):
         raise unknown_name("timed method for --against", against, methods)
     tables = []
@@ -259,9 +263,13 @@ def _magnitude(value: float) -> int:
 
 
 def timing_csv(records: Iterable[Record]) -> str:
-    """Every timing as a row, with median and quartiles over repeats in full and in the metric's own unit."""
+    """Every timing as a row, with median and quartiles over repeats in full and in the metric's own unit.
+
+    Raises:
+        UserError: no record has timings.
+    """
     rows = []
-    for entry in _entries(records):
+    for entry in _timings(records):
         record = entry.record
         for (metric, tasks), score in entry.scores.items():
             lower, median, upper = _quartiles(score.per_task)

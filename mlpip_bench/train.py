@@ -121,8 +121,9 @@ def train(
         nonlocal saved
         # A copy: state_dict() is a view of the live parameters.
         state.model, state.optimizer = copy.deepcopy(method.state_dict()), optimizer.state_dict()
-        if not all(p.isfinite().all() for p in method.parameters()):
-            raise CellError(_not_finite("a parameter", state.iteration, checkpoint))
+        # Training does not read running statistics, so its loss would not show what is wrong with them.
+        if not all(p.isfinite().all() for p in method.parameters()) or any(b.isnan().any() for b in method.buffers()):
+            raise CellError(_not_finite("a parameter or a statistic", state.iteration, checkpoint))
         state.seconds = before + time.monotonic() - began
         save_checkpoint(state, checkpoint)
         saved = time.monotonic()

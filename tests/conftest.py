@@ -1,4 +1,5 @@
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import pytest
 
 os.environ.pop("COLUMNS", None)  # which pytest-xdist sets, and which would fix the width of consoles for good
 REPOSITORY = Path(__file__).resolve().parents[1]
+_DRILL = "drill: "  # what the names of their figures begin with
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -26,3 +28,21 @@ def data_root() -> Path:
         if place.is_dir():
             return place
     return pytest.skip(f"needs real data; none of these is there: {', '.join(map(str, places))}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The figures of the drills, which stand here since pytest-xdist reads no other conftest where it sums up."""
+    counts: Counter[str] = Counter()
+    texts: dict[str, str] = {}
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties if report.when == "call" else ():
+            if name.startswith(_DRILL):
+                if isinstance(value, int):
+                    counts[name.removeprefix(_DRILL)] += value
+                else:
+                    texts[name.removeprefix(_DRILL)] = value
+    if not (counts or texts):
+        return
+    terminalreporter.section("drills")
+    for name, figure in [*counts.items(), *sorted(texts.items())]:
+        terminalreporter.write_line(f"{name}: {figure}")

@@ -13,7 +13,8 @@ from matplotlib import style
 from scipy import stats
 from typer.testing import CliRunner
 
-from mlpip_bench import results
+from mlpip_bench import published, registry, results
+from mlpip_bench.against_published import published_tables
 from mlpip_bench.cli import app
 from mlpip_bench.figures import draw_figures
 from mlpip_bench.plotting import STYLE
@@ -101,7 +102,7 @@ class Page(HTMLParser):
 
 
 def report(*records: Record) -> str:
-    return to_html({"somewhere": records})
+    return to_html({"somewhere": records}, registry.paper_training_tasks)
 
 
 def test_a_cell_is_the_mean_and_interval_of_the_records_scores():
@@ -143,7 +144,7 @@ def test_a_paired_difference_is_that_of_the_records_task_by_task():
     [((0.95, 0.96, 0.94, 0.95), "no"), ((0.98, 0.985, 0.99, 0.97), "yes")],
 )
 def test_published_maml_is_set_beside_ours_with_what_differs(per_task, overlap):
-    row = Page(report(record(score(per_task)))).row("maml", 7)  # published: 98.7 ± 0.4, in Table 1
+    row = Page(report(record(score(per_task)))).row("maml", 7)  # published: 98.7 ± 0.4, in Table 3
     mean, half_width = sum(per_task) / 4, stats.t.ppf(0.975, 3) * stats.sem(per_task)
     both = (half_width**2 + 0.004**2) ** 0.5
     assert row[2][0] == f"{100 * mean:.2f} ± {100 * half_width:.2f}"
@@ -152,6 +153,25 @@ def test_published_maml_is_set_beside_ours_with_what_differs(per_task, overlap):
     assert row[5][0] == overlap
     assert "transductive batch norm" in row[6][0]
     assert "200 times as many" in row[6][0]  # 60,000 iterations of 32 tasks against 2,400 of 4, as the README says
+
+
+@pytest.mark.parametrize(
+    ("paper_tasks", "told"),
+    [
+        (24_000, "published budget: 2.5 times as many training tasks"),
+        (9_600, ""),  # as ours: 2,400 iterations of 4
+        (None, ""),
+    ],
+)
+def test_the_published_budget_is_told_where_it_is_known_and_not_ours(paper_tasks, told):
+    (table,) = published_tables([record()], published.load(), lambda *_: paper_tasks)
+    differs = table.rows[0].cells["what differs"].text.split("; ")
+    assert [part for part in differs if "training tasks" in part] == [told][: bool(told)]
+
+
+def test_the_papers_budget_of_a_method_that_is_not_installed_is_not_known():
+    assert registry.paper_training_tasks("maml", "omni5w1s") == 60_000 * 32
+    assert registry.paper_training_tasks("somebodys_own", "omni5w1s") is None
 
 
 def test_what_the_paper_gives_no_interval_for_has_no_overlap():
@@ -210,7 +230,7 @@ def test_a_figure_is_an_image_of_its_own_with_a_text_for_those_who_cannot_see_it
 
 
 def test_names_of_other_peoples_plugins_are_text_and_never_code():
-    evil = "<script>alert(1)</script>\"'&"
+    evil = "<script>alert(1)\"'&"
     html = report(record(method=evil, norm=evil), record(method="protonets", norm=evil))
     assert html.count("<script") == 1  # the page's own
     page = Page(html)
@@ -236,7 +256,7 @@ def test_the_command_writes_a_section_for_each_folder(tmp_path):
     written = tmp_path / "one" / "report.html"
     assert done.output.replace("\n", "") == str(written)
     loaded = {str(tmp_path / name): results.load_all(tmp_path / name) for name in ("one", "two")}
-    assert written.read_text() == to_html(loaded)
+    assert written.read_text() == to_html(loaded, registry.paper_training_tasks)
     assert {"#s1", "#s2"} <= set(Page(written.read_text()).references)
     other = tmp_path / "elsewhere" / "page.html"
     assert CliRunner().invoke(app, ["report", *folders, "--output", str(other)]).exit_code == 0

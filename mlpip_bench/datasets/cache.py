@@ -12,13 +12,16 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import platformdirs
 
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
+from mlpip_bench.errors import UserError
+from mlpip_bench.locks import locked
+from mlpip_bench.results import remove_leftovers
 
 VERSION = 1
 """Version of the cache files' format."""
@@ -43,10 +46,24 @@ def cached(name: str, made_from: Mapping[str, object], build: Callable[[], Image
     path = cache_folder() / f"{name}.npz"
     key = hashlib.sha256(json.dumps([VERSION, made_from], sort_keys=True).encode()).hexdigest()
     dataset = _read(path, key)
-    if dataset is None:
-        dataset = build()
-        _write(path, key, dataset)
+    if dataset is not None:
+        return dataset
+    with _alone(path):
+        dataset = _read(path, key)  # which another process may have made meanwhile
+        if dataset is None:
+            dataset = build()
+            _write(path, key, dataset)
     return dataset
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """While other processes wait for the file, instead of decoding the same data beside each other."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(UserError):  # where nothing can be written nothing is cached
+            stack.enter_context(locked(path.with_suffix(".lock"), wait=True))
+            remove_leftovers(path)
+        yield
 
 
 def _read(path: Path, key: str) -> ImageDataset | None:

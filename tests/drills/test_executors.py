@@ -174,7 +174,7 @@ def test_what_another_run_has_made_meanwhile_is_not_made_again(tmp_path):
     planned = cells.plan_cells(asked)
     again = dataclasses.replace(asked, overwrite="always")
     (standing,) = runner.survey(planned, again)
-    job = runner.cell_job(standing, again)
+    job = runner.cell_job(standing, again, runner.stamps(planned, tmp_path))
     assert len(runner.run(planned, asked, Quiet()).done) == 1
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.json")}
     assert runner.perform(job, planned, Quiet()).status == "nothing"

@@ -1,0 +1,87 @@
+"""What the drills share: a small run, its numbers, and the figures that are printed at the end."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mlpip_bench import results
+from mlpip_bench.cli import app
+
+
+@pytest.fixture
+def tell(record_property) -> Callable[[str, int | str], None]:
+    """Notes a figure for the summary; numbers of several tests add up. A property of a test also comes home from
+    the workers of pytest-xdist."""
+    return lambda figure, value: record_property(f"drill: {figure}", value)
+
+
+@pytest.fixture(scope="session")
+def call() -> Callable[..., Any]:
+    """The command line, in this process."""
+
+    def invoke(*arguments: object) -> Any:
+        # A wide terminal, so that no message is wrapped in the middle of what a test looks for.
+        env = {"COLUMNS": "200", "MLPIP_BENCH_DATA": ""}
+        return CliRunner().invoke(app, [str(a) for a in arguments], env=env, catch_exceptions=False)
+
+    return invoke
+
+
+@pytest.fixture(scope="session")
+def run(call) -> Callable[..., Any]:
+    """A run of two cells on tasks that need no data: about half a second, with a checkpoint every tenth iteration."""
+    settings = {"validation_tasks": 2, "tasks_per_batch": 1, "validate_every": 10, "learning_rate": 0.01}
+
+    def two_cells(folder: Path, *arguments: object) -> Any:
+        small = ["--iterations", 40, "--test-tasks", 4]
+        small += [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+        cells = ["--methods", "versa,amortized_vi", "--bench", "toy5", "--protocols", "nll,posterior"]
+        return call("run", *cells, *small, "--results", folder, *arguments)
+
+    return two_cells
+
+
+@pytest.fixture(scope="session")
+def numbers() -> Callable[[Path], dict[str, Any]]:
+    """All numbers of a results folder that must not depend on what happened on the way, by record.
+
+    Each record is one file and each file one record; names that begin with a dot belong to no one.
+    """
+
+    def of(folder: Path) -> dict[str, Any]:
+        records = results.load_all(folder)
+        files = [p for p in (folder / "records").rglob("*") if p.is_file() and not p.name.startswith(".")]
+        assert sorted(r.filename for r in records) == sorted(
+            p.relative_to(folder / "records").as_posix() for p in files
+        )
+        training = ("iterations", "tasks_seen", "best_iteration", "history")
+        return {r.filename: (r.key, r.scores, r.inductive, [r.training[name] for name in training]) for r in records}
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def whole(run, numbers, tmp_path_factory) -> dict[str, Any]:
+    """The numbers of an uninterrupted run."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert run(folder).exit_code == 0
+    found: dict[str, Any] = numbers(folder)
+    assert len(found) == 4
+    return found
+
+
+@pytest.fixture(scope="session")
+def one_message() -> Callable[..., None]:
+    """Checks that a command ended as bad input does: status 2 and one message, which says certain things."""
+
+    def check(result: Any, *says: object) -> None:
+        assert result.exit_code == 2, result.output
+        assert result.output.count("error:") == 1, result.output
+        assert "Traceback" not in result.output
+        for text in says:
+            assert str(text) in result.output
+
+    return check
