@@ -24,9 +24,11 @@ from mlpip_bench import (
     __version__,
     arguments,
     cells,
+    comparisons,
     estimates,
     executors,
     folder_changes,
+    norm_modes,
     profiling,
     published,
     registry,
@@ -348,7 +350,7 @@ def _print_tables(records: list[Record], quoted: list[published.Published]) -> N
     if timing_tables.timed(records):
         _print_wide(timing_tables.timing_tables(records))
     numbers: dict[str, int] = {}
-    by_norm = tables.norm_tables(records, numbers)
+    by_norm = norm_modes.norm_tables(records, numbers)
     _print_wide([*tables.wide_tables(records, quoted, numbers), *by_norm])
     norms = {(r.bench, r.method, r.config["norm"]) for r in records if any(score.way > 1 for score in r.scores)}
     if not by_norm and len(norms) > len({(bench, method) for bench, method, _ in norms}):
@@ -419,9 +421,8 @@ def table(
         _show([timing_tables.benchmark_table(benchmark_json)], format_)
         return
     records = _write_tables(results_folder)
-    wanted = arguments.names(methods) and arguments.names(
-        f"{methods},{against or ''}"
-    )  # what is compared against is needed, too
+    # What is compared against is needed, too.
+    wanted = arguments.names(methods) and arguments.names(f"{methods},{against or ''}")
     chosen = [
         record
         for record in records
@@ -438,18 +439,18 @@ def table(
         _show(timing_tables.timing_tables(chosen, against), format_)
         return
     quoted = [row for row in published.load() if row.bench in (arguments.names(bench) or (row.bench,))]
-    comparisons = tables.compare(chosen, against) if paired else []
-    if paired and not comparisons:
-        raise tables.nothing_to_pair(chosen)
+    differences = comparisons.compare(chosen, against) if paired else []
+    if paired and not differences:
+        raise comparisons.nothing_to_pair(chosen)
     if format_ is TableFormat.csv:
-        typer.echo(tables.paired_csv(comparisons) if paired else tables.to_csv(chosen, quoted), nl=False)
+        typer.echo(comparisons.paired_csv(differences) if paired else tables.to_csv(chosen, quoted), nl=False)
         return
     if paired:
-        _show(tables.paired_tables(comparisons, {} if format_ is TableFormat.text else None), format_)
+        _show(comparisons.paired_tables(differences, {} if format_ is TableFormat.text else None), format_)
     elif format_ is TableFormat.text:
         _print_tables(chosen, quoted)
     else:
-        _show([*tables.wide_tables(chosen, quoted), *tables.norm_tables(chosen)], format_)
+        _show([*tables.wide_tables(chosen, quoted), *norm_modes.norm_tables(chosen)], format_)
 
 
 def _show(shown: list[rendering.WideTable], format_: TableFormat) -> None:
@@ -503,7 +504,8 @@ def report(
 
     folders = results_folders or [Path("results")]
     path = output.expanduser() if output else folders[0] / "report.html"
-    page = to_html({str(folder): results.load_all(folder) for folder in folders})
+    by_folder = {str(folder): results.load_all(folder) for folder in folders}
+    page = to_html(by_folder, registry.paper_training_tasks)
     results.write_atomically(path, page.encode())
     typer.echo(path)
 

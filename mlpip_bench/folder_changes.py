@@ -16,32 +16,34 @@ from typing import Literal, TypeAlias
 
 import pandas as pd
 
+from mlpip_bench.entries import (
+    Entry,
+    as_text,
+    column_order,
+    conflicts,
+    entries_of,
+    facts_order,
+    grouped,
+    scores_over_seeds,
+    seeds_of,
+    unique,
+)
 from mlpip_bench.errors import UserError
-from mlpip_bench.paired import mean_over_seeds, paired_difference, verdict
+from mlpip_bench.paired import paired_difference, verdict
 from mlpip_bench.rendering import Cell, Row, WideTable
 from mlpip_bench.results import Record, load_all, mean_ci95
 from mlpip_bench.significance import holm, p_value, welch
-from mlpip_bench.tables import (
-    _NO_INTERVAL,
-    _PAIRED_UNITS,
-    _STAND_IN,
-    _bare,
-    _by_bench,
-    _cell,
-    _column_order,
-    _conflicts,
-    _entries,
-    _Entry,
-    _finite,
-    _group,
-    _mark,
-    _Notes,
-    _order,
-    _qualities,
-    _seeds,
-    _text,
-    _unique,
-    _words,
+from mlpip_bench.wording import (
+    NO_INTERVAL_NOTE,
+    STAND_IN_NOTE,
+    Notes,
+    bare,
+    fact_in_words,
+    finite,
+    in_words,
+    interval_cell,
+    qualities_of_differences,
+    stand_in_mark,
 )
 
 How: TypeAlias = Literal["paired", "unpaired", "data differ", "only in A", "only in B"]
@@ -67,8 +69,8 @@ class Change:
         p_holm: the same, corrected by Holm's method for all changes of the two folders.
     """
 
-    a: Sequence[_Entry]
-    b: Sequence[_Entry]
+    a: Sequence[Entry]
+    b: Sequence[Entry]
     telling: Sequence[str]
     how: How
     mean: float = math.nan
@@ -77,7 +79,7 @@ class Change:
     p_holm: float = math.nan
 
     @property
-    def first(self) -> _Entry:
+    def first(self) -> Entry:
         """What names it."""
         return (*self.a, *self.b)[0]
 
@@ -89,7 +91,7 @@ class Change:
     @property
     def mark(self) -> str:
         """Of its label: that one of the two was measured on stand-in data."""
-        return max(_mark(entry.facts["source"]) for entry in (*self.a, *self.b))
+        return max(stand_in_mark(entry.facts["source"]) for entry in (*self.a, *self.b))
 
     @property
     def verdict(self) -> str:
@@ -103,9 +105,9 @@ class Change:
             return []
         facts, others = self.a[0].facts, self.b[0].facts
         told = {name: {"A": facts.get(name, ""), "B": others.get(name, "")} for name in facts.keys() | others.keys()}
-        told["seeds"] = {"A": _seeds(self.a), "B": _seeds(self.b)}
+        told["seeds"] = {"A": seeds_of(self.a), "B": seeds_of(self.b)}
         unlike = sorted(name for name, both in told.items() if both["A"] != both["B"] and name != "record")
-        return [_by_bench(name, told[name]) for name in unlike]
+        return [fact_in_words(name, told[name]) for name in unlike]
 
 
 def load_both(a: Path, b: Path) -> tuple[list[Record], list[Record]]:
@@ -133,7 +135,7 @@ def changes(a: Iterable[Record], b: Iterable[Record]) -> list[Change]:
     Raises:
         UserError: no configuration is in both folders.
     """
-    sides = [_group((e for e in _entries(records) if e.score.model == "best"), _place) for records in (a, b)]
+    sides = [grouped((e for e in entries_of(records) if e.score.model == "best"), _place) for records in (a, b)]
     places = sorted(sides[0].keys() | sides[1].keys())
     found = [_change(*pair) for place in places for pair in _matched(sides[0].get(place, []), sides[1].get(place, []))]
     if not any(change.a and change.b for change in found):
@@ -150,15 +152,15 @@ def changes(a: Iterable[Record], b: Iterable[Record]) -> list[Change]:
 
 
 def _matched(
-    a: Sequence[_Entry], b: Sequence[_Entry], above: Sequence[str] = ()
-) -> Iterator[tuple[Sequence[_Entry], Sequence[_Entry], Sequence[str]]]:
+    a: Sequence[Entry], b: Sequence[Entry], above: Sequence[str] = ()
+) -> Iterator[tuple[Sequence[Entry], Sequence[Entry], Sequence[str]]]:
     """Configurations of A and of B that belong together, with what tells them from others of their place."""
-    varying = _conflicts(a, lambda _: None) | _conflicts(b, lambda _: None)
+    varying = conflicts(a, lambda _: None) | conflicts(b, lambda _: None)
     of_data = sorted(varying & {"source", "data.name"})  # first, since budgets may go with the data set
     telling = of_data or sorted(varying)
-    if not of_data and not (_unique(a, telling) and _unique(b, telling)):
+    if not of_data and not (unique(a, telling) and unique(b, telling)):
         telling = [*telling, "record"]
-    parts = [_group(side, lambda e: tuple(e.facts.get(name, "") for name in telling)) for side in (a, b)]
+    parts = [grouped(side, lambda e: tuple(e.facts.get(name, "") for name in telling)) for side in (a, b)]
     for key in sorted(parts[0].keys() | parts[1].keys()):
         ours, theirs = (part.get(key, []) for part in parts)
         names = [*above, *telling]
@@ -168,7 +170,7 @@ def _matched(
             yield ours, theirs, names
 
 
-def _place(entry: _Entry) -> tuple[str, ...]:
+def _place(entry: Entry) -> tuple[str, ...]:
     return (
         entry.score.metric, entry.score.unit, entry.score.better, entry.column, entry.record.method,
         entry.record.protocol,
@@ -177,17 +179,17 @@ def _place(entry: _Entry) -> tuple[str, ...]:
 
 def _change_order(change: Change) -> tuple[object, ...]:
     first = change.first
-    return first.score.metric, *_column_order(first), _order(first, ("method", *change.telling))
+    return first.score.metric, *column_order(first), facts_order(first, ("method", *change.telling))
 
 
-def _change(a: Sequence[_Entry], b: Sequence[_Entry], telling: Sequence[str]) -> Change:
+def _change(a: Sequence[Entry], b: Sequence[Entry], telling: Sequence[str]) -> Change:
     if not (a and b):
         return Change(a, b, telling, "only in A" if a else "only in B")
     facts, others = a[0].facts, b[0].facts
     of_data = [name for name in facts.keys() | others.keys() if name == "source" or name.startswith("data.")]
     if any(facts.get(name) != others.get(name) for name in of_data):
         return Change(a, b, telling, "data differ")
-    x, y = (mean_over_seeds([entry.score.per_task for entry in side]) for side in (a, b))
+    x, y = (scores_over_seeds(side) for side in (a, b))
     if all(facts[name] == others[name] for name in ("queries", "test_tasks")):
         y = [u if math.isclose(u, v, rel_tol=_ROUNDING) else v for u, v in zip(x, y, strict=True)]
         mean, ci95 = paired_difference(y, x)
@@ -208,13 +210,13 @@ def folder_tables(found: Sequence[Change], a: Path, b: Path) -> list[WideTable]:
         ending.append("Settings, versions and machines of what is in both folders are the same.")
     tables = [
         _table(group, [f"A: {a}; B: {b}.", *_notes(group, found), *ending])
-        for group in _group(both, lambda change: _place(change.first)[:3]).values()
+        for group in grouped(both, lambda change: _place(change.first)[:3]).values()
     ]
     return [*tables, _unlike_table(unlike)] if unlike else tables
 
 
 def _table(found: Sequence[Change], notes: Sequence[str]) -> WideTable:
-    score, marks = found[0].first.score, _Notes(None)
+    score, marks = found[0].first.score, Notes(None)
     rows = []
     for change in found:
         note = "; ".join(change.differs)
@@ -222,7 +224,7 @@ def _table(found: Sequence[Change], notes: Sequence[str]) -> WideTable:
         bold = frozenset({"B minus A"} if change.p_holm < _LEVEL else ())
         told = marks.mark(label, note and f"not measured alike: {note}")
         rows.append(Row(told, _attributes(change), _cells(change), bold))
-    qualities = _qualities(_PAIRED_UNITS.get(score.unit, score.unit), score.better, "best")
+    qualities = qualities_of_differences(score.unit, score.better)
     return WideTable(
         metric=f"compared_{score.metric}",
         title=f"{score.metric}, B minus A ({qualities})",
@@ -245,23 +247,23 @@ def _attributes(change: Change) -> dict[str, str]:
         "bench": change.first.column,
         "budget": of_both(f"{side[0].facts['preset']}, {side[0].facts['iterations']} it" for side in sides),
         "tasks": of_both(side[0].facts["test_tasks"] for side in sides),
-        "seeds": of_both(_seeds(side) for side in sides),
-        "settings": _words(change.first, [name for name in change.telling if name not in _SHOWN]),
+        "seeds": of_both(seeds_of(side) for side in sides),
+        "settings": in_words(change.first, [name for name in change.telling if name not in _SHOWN]),
     }
 
 
 def _cells(change: Change) -> dict[str, Cell]:
     unit = change.first.score.unit
-    cells = {name: _cell(*_mean_ci95(side), unit) for name, side in (("A", change.a), ("B", change.b))}
+    cells = {name: interval_cell(*_mean_ci95(side), unit) for name, side in (("A", change.a), ("B", change.b))}
     if change.how in _SET_OFF:
-        cells["B minus A"] = _cell(change.mean, change.ci95, unit, sign="+" if change.mean > 0 else "")
+        cells["B minus A"] = interval_cell(change.mean, change.ci95, unit, sign="+" if change.mean > 0 else "")
     if change.compared:
         cells["p, Holm"] = Cell(change.p_holm, None, _p_text(change.p_holm))
     return cells | {"verdict": Cell(math.nan, None, change.verdict)}
 
 
-def _mean_ci95(side: Sequence[_Entry]) -> tuple[float, float]:
-    return mean_ci95(mean_over_seeds([entry.score.per_task for entry in side]))
+def _mean_ci95(side: Sequence[Entry]) -> tuple[float, float]:
+    return mean_ci95(scores_over_seeds(side))
 
 
 def _p_text(p: float) -> str:
@@ -281,14 +283,14 @@ def _notes(shown: Sequence[Change], found: Sequence[Change]) -> Iterator[str]:
     if any(change.how == "data differ" for change in shown):
         yield "data differ: not compared, since scores on unlike data say nothing of what was changed."
     if any(entry.facts["test_tasks"] == "1" for change in shown for entry in (*change.a, *change.b)):
-        yield _NO_INTERVAL
+        yield NO_INTERVAL_NOTE
     yield (
         "verdict, on B: better or worse if zero is outside the 95 % interval of B minus A, else unclear. p, Holm: of "
         f"the t test with that interval, corrected by Holm's method for all {total} differences of all metrics here. "
         f"Bold: p, Holm is below {_LEVEL:g}."
     )
     if any(change.mark for change in shown):
-        yield _STAND_IN
+        yield STAND_IN_NOTE
 
 
 def _count(found: Sequence[Change]) -> str:
@@ -306,10 +308,10 @@ def _alone(found: Sequence[Change], how: str) -> str:
     metrics: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for change in found:
         if change.how == how:
-            told = _words(change.first, [name for name in change.telling if name != "inductive"])  # norm tells it
+            told = in_words(change.first, [name for name in change.telling if name != "inductive"])  # norm tells it
             name = change.first.record.method + (f" ({told})" if told else "")
             metrics[change.first.column, name][change.first.score.metric] = None
-    groups = _group(metrics, lambda key: (key[0], ", ".join(metrics[key])))
+    groups = grouped(metrics, lambda key: (key[0], ", ".join(metrics[key])))
     return "; ".join(
         f"{names} on {column}: {', '.join(name for _, name in keys)}" for (column, names), keys in groups.items()
     )
@@ -318,7 +320,7 @@ def _alone(found: Sequence[Change], how: str) -> str:
 def _unlike(both: Sequence[Change]) -> dict[str, tuple[str, str]]:
     """How what is in both folders was made: by name, the values in A and in B, where these are not the same."""
     sides = [
-        _group(_told(itertools.chain(*entries)), lambda pair: pair[0])
+        grouped(_told(itertools.chain(*entries)), lambda pair: pair[0])
         for entries in ([change.a for change in both], [change.b for change in both])
     ]
     texts = {
@@ -344,15 +346,15 @@ def _unlike_table(unlike: Mapping[str, tuple[str, str]]) -> WideTable:
     )
 
 
-def _told(entries: Iterable[_Entry]) -> Iterator[tuple[str, str]]:
+def _told(entries: Iterable[Entry]) -> Iterator[tuple[str, str]]:
     """Facts of configurations and environments, by name."""
     for entry in entries:
         yield "seed", str(entry.record.seed)
-        yield from ((_bare(name), value) for name, value in entry.facts.items() if name not in ("record", "inductive"))
+        yield from ((bare(name), value) for name, value in entry.facts.items() if name not in ("record", "inductive"))
         environment = entry.record.environment
         for name, value in {**environment, "build": environment.get("code", {}).get("build", "unset")}.items():
             if name not in ("mlpip_bench", "code", "session"):  # two are facts already, and one is never the same
-                yield name, _text(value)
+                yield name, as_text(value)
 
 
 def to_csv(found: Iterable[Change]) -> str:
@@ -367,12 +369,12 @@ def to_csv(found: Iterable[Change]) -> str:
                 **_attributes(change),
                 "differs": "; ".join(change.differs),
                 "a": a[0],
-                "a_ci95": _finite(a[1]),
+                "a_ci95": finite(a[1]),
                 "b": b[0],
-                "b_ci95": _finite(b[1]),
+                "b_ci95": finite(b[1]),
                 "how": change.how,
                 "difference": change.mean,
-                "ci95": _finite(change.ci95),
+                "ci95": finite(change.ci95),
                 "p": change.p,
                 "p_holm": change.p_holm,
                 "verdict": change.verdict,

@@ -42,6 +42,18 @@ def method(name: str) -> type[Method[Any]]:
     return plugin
 
 
+def paper_training_tasks(method_name: str, bench: str) -> int | None:
+    """How many tasks a method is trained on in a bench with the preset ``paper``; None where it cannot be loaded."""
+    try:
+        plugin = method(method_name)
+    except UserError:  # records can be read where their method is not installed
+        return None
+    spec = parse_bench(bench)
+    budget = spec.data.budgets["paper"]
+    plan = resolve(plugin, method_name, budget, "paper", (spec.dataset, spec.name), {}).plan
+    return plan.iterations * plan.tasks_per_batch
+
+
 def protocol(name: str) -> type[EvalProtocol] | type[SideBySideProtocol]:
     """The protocol of that name; raises as :func:`method` does."""
     plugin: type[EvalProtocol] | type[SideBySideProtocol] = _load("protocol", name, protocol_faults)

@@ -18,17 +18,17 @@ from matplotlib import style
 from matplotlib.figure import Figure
 
 from mlpip_bench import published as published_data
-from mlpip_bench import registry
-from mlpip_bench.api import resolve
-from mlpip_bench.benches import parse_bench
+from mlpip_bench.against_published import TrainingTasks, published_tables
+from mlpip_bench.comparisons import compare, paired_tables
 from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.errors import UserError
 from mlpip_bench.figures import draw_figures
-from mlpip_bench.plotting import STYLE, Run, configurations, mean_ci95_over_seeds
+from mlpip_bench.norm_modes import norm_tables
+from mlpip_bench.plotting import STYLE
 from mlpip_bench.published import Published
 from mlpip_bench.rendering import Cell, Row, WideTable
-from mlpip_bench.results import Record, facts
-from mlpip_bench.tables import compare, norm_tables, paired_tables, wide_tables
+from mlpip_bench.results import Record
+from mlpip_bench.tables import wide_tables
 from mlpip_bench.timing_tables import timed, timing_tables
 
 _AT_EVERY_ROW = ("norm", "inductive", "queries", "budget", "seeds", "tasks", "source")
@@ -83,11 +83,12 @@ class _Section:
     parts: tuple[_Part, ...] = field(repr=False)
 
 
-def to_html(by_folder: Mapping[str, Sequence[Record]]) -> str:
+def to_html(by_folder: Mapping[str, Sequence[Record]], paper_tasks: TrainingTasks) -> str:
     """One HTML page of records, a section a folder; the same records give the same text.
 
     Args:
         by_folder: records by the name that their folder is shown under.
+        paper_tasks: the training tasks of the paper's budget.
 
     Raises:
         UserError: a folder has no records, or its records contradict each other.
@@ -114,11 +115,13 @@ def to_html(by_folder: Mapping[str, Sequence[Record]]) -> str:
     return environment.from_string(template.read_text(encoding="utf-8")).render(
         summary={"folders": str(len(by_folder)), **_summary(everything)},
         stand_in=_stand_in(everything),
-        sections=[_section(folder, records, quoted) for folder, records in by_folder.items()],
+        sections=[_section(folder, records, quoted, paper_tasks) for folder, records in by_folder.items()],
     )
 
 
-def _section(folder: str, records: Sequence[Record], quoted: Sequence[Published]) -> _Section:
+def _section(
+    folder: str, records: Sequence[Record], quoted: Sequence[Published], paper_tasks: TrainingTasks
+) -> _Section:
     numbers: dict[str, int] = {}
     compared = wide_tables(records, quoted, numbers)
     conditioned = [table for table in compared if "_by_" in table.metric]
@@ -128,7 +131,7 @@ def _section(folder: str, records: Sequence[Record], quoted: Sequence[Published]
         _tables_part("Paired differences", paired_tables(compare(records), {})),
         _Part("Figures", pictures=tuple(_pictures(folder, records))),
         _tables_part("Timing", timing_tables(records) if timed(records) else []),
-        _tables_part("Published figures", list(_against_published(records, quoted))),
+        _tables_part("Published figures", list(published_tables(records, quoted, paper_tasks))),
         _Part("Provenance", cells=tuple(_provenance(records))),
     ]
     shown = [part for part in parts if part.tables or part.last or part.pictures or part.cells]
@@ -265,97 +268,6 @@ def _svg_url(figure: Figure) -> str:
 def _axes(figure: Figure) -> str:
     labels = dict.fromkeys((axes.get_ylabel(), axes.get_xlabel()) for axes in figure.axes)
     return "; ".join(f"{y} against {x}" for y, x in labels if x and y) or f"{len(figure.axes)} panels"
-
-
-# ------------------------------------------------------------------------------------------------ published figures
-
-
-def _against_published(records: Sequence[Record], quoted: Sequence[Published]) -> Iterator[WideTable]:
-    """For each published number that was measured here, too: ours beside it, and what was not alike."""
-    for metric in dict.fromkeys(q.metric for q in quoted):
-        rows = [
-            _published_row(q, label, runs)
-            for q in quoted
-            if q.metric == metric
-            for source in sorted({r.data["source"] for r in records})
-            for label, runs in configurations(
-                [r for r in records if (r.bench, r.method, r.data["source"]) == (q.bench, q.method, source)], metric
-            ).items()
-        ]
-        if rows:
-            unit = "%, the difference in percentage points" if metric == "accuracy" else "nats per query"
-            yield WideTable(
-                metric=f"against_published_{metric}",
-                title=f"{metric} ({unit})",
-                benches=("ours", "published", "difference", "overlap", "what differs"),
-                rows=tuple(rows),
-                published=(),
-                notes=(
-                    "difference: ours less the published one; the two saw different test tasks, so it is not paired, "
-                    "and its ± is the root of the sum of the squares of both half-widths.",
-                    "overlap: whether the two 95 % intervals do. That is no test of a difference, and where conditions "
-                    "differ it says nothing of the method.",
-                    "published budget: the training tasks of --preset paper, as a multiple of ours.",
-                ),
-            )
-
-
-def _published_row(quoted: Published, label: str, runs: Sequence[Run]) -> Row:
-    record, score = runs[0]
-    known = facts(record, score)
-    mean, ci95 = mean_ci95_over_seeds(runs)
-    theirs = float(quoted.mean), math.nan if quoted.ci95 is None else float(quoted.ci95)
-    difference = mean - theirs[0], math.hypot(ci95, theirs[1])
-    overlap = "no interval"
-    if math.isfinite(difference[1]):
-        overlap = "yes" if abs(difference[0]) <= ci95 + theirs[1] else "no"
-    scale, digits = (100, 2) if score.unit == "fraction" else (1, 4)
-
-    def cell(value: tuple[float, float], sign: str = "") -> Cell:
-        half_width = f" ± {scale * value[1]:.{digits}f}" if math.isfinite(value[1]) else ""
-        return Cell(value[0], None, f"{scale * value[0]:{sign}.{digits}f}{half_width}")
-
-    published_text = " ± ".join(str(n.scaleb(2) if scale == 100 else n) for n in (quoted.mean, quoted.ci95) if n)
-    cells = {
-        "ours": cell((mean, ci95)),
-        "published": Cell(theirs[0], None, published_text),
-        "difference": cell(difference, "+"),
-        "overlap": Cell(math.nan, None, overlap),
-        "what differs": Cell(math.nan, None, "; ".join(_differs(quoted, record)) or "nothing that is stated"),
-    }
-    attributes = {
-        **{name: str(known.get(name, "")) for name in ("norm", "inductive", "queries", "source")},
-        "bench": record.bench,
-        "budget": f"{known.get('preset')}, {known.get('iterations')} it",
-        "seeds": ",".join(str(r.seed) for r, _ in runs),
-        "tasks": str(known["test_tasks"]),
-    }
-    stand_in = " (stand-in)" if _is_stand_in(record.data["source"]) else ""
-    return Row(f"{label}{stand_in}", attributes, cells)
-
-
-def _differs(quoted: Published, record: Record) -> Iterator[str]:
-    """What is known of the published conditions and not so for ours, which are told below the name of the row."""
-    if not quoted.note:
-        yield "published: normalisation and queries not stated"
-    elif not (quoted.note.startswith("inductive") and record.inductive):
-        yield f"published: {quoted.note}"
-    if times := _times_as_many_tasks(record):
-        yield f"published budget: {times:.3g} times as many training tasks"
-    if _is_stand_in(record.data["source"]):
-        yield f"ours on stand-in data ({record.data.get('name', '')})"
-
-
-def _times_as_many_tasks(record: Record) -> float | None:
-    """Training tasks of the preset ``paper`` over those of the record; None where they agree or are not known."""
-    bench, config = parse_bench(record.bench), record.config
-    try:
-        plugin = registry.method(record.method)
-    except UserError:  # records can be read where their method is not installed
-        return None
-    plan = resolve(plugin, record.method, bench.data.budgets["paper"], "paper", (bench.dataset, bench.name), {}).plan
-    times = plan.iterations * plan.tasks_per_batch / (config["iterations"] * config["tasks_per_batch"])
-    return None if times == 1 else times
 
 
 # ------------------------------------------------------------------------------------------------------ provenance

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import Result
 from scipy import stats
 from typer.testing import CliRunner
 
@@ -188,7 +187,7 @@ def test_nothing_in_common_is_an_error_that_says_what_there_is() -> None:
 # ------------------------------------------------------------------------------------------------------ the command
 
 
-def compare(tmp_path: Path, before: Sequence[Record], after: Sequence[Record], *options: str) -> Result:
+def compare(tmp_path: Path, before: Sequence[Record], after: Sequence[Record], *options: str):
     for name, records in (("before", before), ("after", after)):
         for each in records:
             results.save(each, tmp_path / name)

@@ -1,0 +1,186 @@
+"""Entries: the scores of records with all that tells them apart, and how tables order and group them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from mlpip_bench.errors import UserError
+from mlpip_bench.paired import mean_over_seeds
+from mlpip_bench.results import Record, Scores, facts
+
+ROW_FACTS = ("method", "norm", "inductive", "queries", "preset", "source", "device", "protocol")
+"""Facts that always make rows of their own."""
+
+ALIKE = ("queries", "preset", "source", "test_tasks")
+"""Facts, besides bench and data, that must agree before scores are compared task by task."""
+
+NORM_FACTS = ("norm", "inductive")
+"""Facts that the norm decides."""
+
+_FAMILIES = ("omni", "tiny", "mini", "toy", "context", "views", "linear")
+
+_T = TypeVar("_T")
+_K = TypeVar("_K", bound=Hashable)
+Natural: TypeAlias = tuple[tuple[str, int], ...]
+"""A sort key: words, each with the number after it."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Scores of one record, with all that tells them from others, as text.
+
+    Attributes:
+        bench: bench, with way and shot of the test where they are not the bench's own.
+        column: the bench under the scores' condition.
+        facts: all else, by name.
+    """
+
+    record: Record
+    score: Scores
+    bench: str
+    column: str
+    facts: Mapping[str, str]
+
+
+def entries_of(records: Iterable[Record]) -> list[Entry]:
+    """One entry a score over tasks, by bench, method, protocol and seed; timings have tables of their own."""
+    ordered = sorted(records, key=record_order)
+    return [_entry(record, score) for record in ordered for score in record.scores if score.over == "tasks"]
+
+
+def _entry(record: Record, score: Scores) -> Entry:
+    known = facts(record, score) | {"record": record.key[:12]}
+    bench = record.bench
+    of_bench = (record.config.get("way"), record.config.get("shot")) == (score.way, score.shot)
+    if not of_bench and "way" not in score.condition:
+        bench += f" at {score.way}w{score.shot}s"
+    column = ", ".join([bench, *(f"{name} {as_text(value)}" for name, value in sorted(score.condition.items()))])
+    return Entry(record, score, bench, column, {name: as_text(value) for name, value in known.items()})
+
+
+def as_text(value: object) -> str:
+    """A text as it is, all else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+
+
+def natural(text: str) -> Natural:
+    """Sort key that puts 5w before 20w."""
+    return tuple((word, int(digits or 0)) for word, digits in re.findall(r"(\D*)(\d*)", text))
+
+
+def bench_order(bench: str) -> tuple[int, Natural]:
+    """Sort key: by data set, then by way and shot."""
+    family = next((i for i, name in enumerate(_FAMILIES) if bench.startswith(name)), len(_FAMILIES))
+    return family, natural(bench)
+
+
+def record_order(record: Record) -> tuple[tuple[int, Natural], str, str, int, str]:
+    """Sort key: by bench, method, protocol and seed."""
+    return bench_order(record.bench), record.method, record.protocol, record.seed, record.key
+
+
+def column_order(entry: Entry) -> tuple[tuple[int, Natural], tuple[tuple[float, Natural], ...]]:
+    """Sort key: benches in their order, and below a bench the values of a condition in theirs."""
+    values = [value for _, value in sorted(entry.score.condition.items())]
+    order = ((math.inf, natural(v)) if isinstance(v, str) else (v, ()) for v in values)
+    return bench_order(entry.bench), tuple(order)
+
+
+def facts_order(entry: Entry, names: Sequence[str]) -> tuple[bool, tuple[Natural, ...]]:
+    """Sort key: real data first, then by the named facts."""
+    return entry.facts["source"] != "real", tuple(natural(entry.facts.get(name, "")) for name in names)
+
+
+def grouped(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]:
+    """Items by key, in their order."""
+    groups: dict[_K, list[_T]] = defaultdict(list)
+    for item in items:
+        groups[key(item)].append(item)
+    return groups
+
+
+def conflicts(entries: Iterable[Entry], key: Callable[[Entry], Hashable]) -> set[str]:
+    """Facts, other than the record's name, that take several values among entries of one key."""
+    found: set[str] = set()
+    for group in grouped(entries, key).values():
+        names = {name for e in group for name in e.facts}
+        found |= {name for name in names if len({e.facts.get(name, "") for e in group}) > 1}
+    return found - {"record"}
+
+
+def common_facts(entries: Iterable[Entry]) -> set[tuple[str, str]]:
+    """Names and values of the facts that all entries share."""
+    return set.intersection(*(set(e.facts.items()) for e in entries))
+
+
+def row_groups(entries: Sequence[Entry], data_keys: set[str]) -> Iterator[tuple[list[Entry], list[str]]]:
+    """The entries of each row, and the facts beyond ``ROW_FACTS`` that set it apart.
+
+    Rows of one method split by every fact that differs within a bench: budget, a setting, a data option.
+
+    Args:
+        entries: of one metric.
+        data_keys: facts of the data that set rows apart in any case.
+
+    Raises:
+        UserError: one cell is there twice.
+    """
+    by_facts = grouped(entries, lambda e: tuple(e.facts.get(name, "") for name in ROW_FACTS))
+    for group in sorted(by_facts.values(), key=lambda group: facts_order(group[0], ROW_FACTS)):
+        keys = sorted(data_keys | conflicts(group, lambda e: e.column))
+        if not unique(group, keys):  # the same configuration twice, told apart by nothing but the record
+            keys.append("record")
+        parts = grouped(group, lambda e: tuple(e.facts.get(key, "") for key in keys)).values()  # noqa: B023  # used at once
+        for part in sorted(parts, key=lambda part: facts_order(part[0], keys)):
+            if not unique(part, []):
+                raise UserError(
+                    f"a cell has one record; {part[0].record.filename} is there twice, or gives "
+                    f"{part[0].score.metric} twice. Move the copy away."
+                )
+            yield part, keys
+
+
+def unique(entries: Sequence[Entry], keys: Sequence[str]) -> bool:
+    """Whether column, seed and the facts ``keys`` tell all entries apart."""
+    cells = {(e.column, e.record.seed, *(e.facts.get(key, "") for key in keys)) for e in entries}
+    return len(cells) == len(entries)
+
+
+def measured_alike(entries: Iterable[Entry], names: Sequence[str]) -> list[list[Entry]]:
+    """Entries of one metric on one bench whose data and named facts agree."""
+
+    def key(entry: Entry) -> Hashable:
+        data = sorted(fact for fact in entry.facts.items() if fact[0].startswith("data."))
+        return entry.score.metric, entry.bench, *(entry.facts[name] for name in names), *data
+
+    groups = grouped(entries, key).values()
+    return sorted(groups, key=lambda g: (g[0].score.metric, bench_order(g[0].bench), facts_order(g[0], names)))
+
+
+def telling_facts(entries: Iterable[Entry]) -> dict[str, list[str]]:
+    """Names of the facts that set apart the configurations of each method."""
+    by_method = grouped(entries, lambda e: e.record.method)
+    return {method: sorted(conflicts(members, lambda e: e.bench)) for method, members in by_method.items()}
+
+
+def seeds_of(entries: Iterable[Entry]) -> str:
+    """Their seeds as text, with commas."""
+    return ",".join(str(seed) for seed in sorted({e.record.seed for e in entries}))
+
+
+def scores_over_seeds(entries: Iterable[Entry]) -> list[float]:
+    """Scores of one configuration averaged over its seeds, one a task."""
+    return mean_over_seeds([e.score.per_task for e in entries])
+
+
+def shared_scores(first: Sequence[Entry], second: Sequence[Entry]) -> tuple[list[int], list[float], list[float]]:
+    """The seeds that both have, and the scores of each averaged over these, one a task."""
+    a, b = ({e.record.seed: e.score.per_task for e in entries} for entries in (first, second))
+    seeds = sorted(a.keys() & b.keys())
+    return seeds, mean_over_seeds([a[seed] for seed in seeds]), mean_over_seeds([b[seed] for seed in seeds])
