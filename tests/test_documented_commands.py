@@ -66,7 +66,6 @@ SMALL = (
     "--set validation_tasks=1 --set tasks_per_batch=1 --set train_queries=1"
 )
 REPLACED = re.compile(r" --(iterations|test-tasks|queries|device|results) \S+")
-LONG = re.compile("timing --set|tiny5w1s|--norm all|--jobs")
 
 
 # -- finding them ----------------------------------------------------------------------------------------------------
@@ -230,12 +229,7 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "command",
-    [
-        pytest.param(
-            command, id=command.removesuffix(f" {SMALL}"), marks=[pytest.mark.slow] if LONG.search(command) else []
-        )
-        for command in RUN
-    ],
+    [pytest.param(command, id=command.removesuffix(f" {SMALL}")) for command in RUN],
 )
 @pytest.mark.usefixtures("cheap")
 def test_the_command_works(command, folder, tmp_path, monkeypatch, request):

@@ -401,9 +401,11 @@ def test_timings_are_in_no_table_of_scores(tmp_path):
 )
 def test_a_damaged_record_of_timings_is_one_message(tmp_path, old, new):
     path = results.save(record("hare", (2.0, 2.0)), tmp_path)
-    content = path.read_text()
-    assert old in content
-    path.write_text(content.replace(old, new))
+    content = json.loads(path.read_text())
+    del content["checksum"]  # records of the first weeks have none, which would tell
+    text = json.dumps(content)
+    assert old in text
+    path.write_text(text.replace(old, new))
     result = call("table", "--timing", "--results", tmp_path)
     assert result.exit_code == 2
     assert "a record of timings must be whole; omni5w1s/hare/timing" in result.output

@@ -61,7 +61,7 @@ def _alone(path: Path) -> Iterator[None]:
     """While other processes wait for the file, instead of decoding the same data beside each other."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(UserError):  # where nothing can be written nothing is cached
-            stack.enter_context(locked(path.with_suffix(".lock"), wait=True))
+            stack.enter_context(locked(path.parent / "locks" / f"{path.stem}.lock", wait=True))
             remove_leftovers(path)
         yield
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import os
 import signal
@@ -103,12 +104,11 @@ def test_local_processes_make_the_same_records_and_one_that_is_killed_is_started
     tell("workers killed and started again", 1)
 
 
-def die(job, reporter):
-    """What a job does whose process is always killed."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_a_job_whose_process_is_always_killed_fails_in_the_end(tmp_path, one_thread):
+def test_a_job_whose_process_is_always_killed_fails_in_the_end(tmp_path, one_thread, monkeypatch):
+    module = "import os, signal\ndef die(job, reporter): os.kill(os.getpid(), signal.SIGKILL)\n"
+    (tmp_path / "deadly.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)  # a child has its parent's path, but cannot import a file of tests
+    die = importlib.import_module("deadly").die
     asked = config(tmp_path, methods=("versa",))
     executor = executors.LocalProcesses(die, Quiet(), processes=2, threads=1)
     summary = runner.run(cells.plan_cells(asked), asked, Quiet(), executor)

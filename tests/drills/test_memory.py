@@ -42,7 +42,7 @@ class Mallinfo2(ctypes.Structure):
 
 
 mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(mallinfo2 is None, reason="needs mallinfo2, which glibc 2.33 has")]
+pytestmark = pytest.mark.skipif(mallinfo2 is None, reason="needs mallinfo2, which glibc 2.33 has")
 
 
 def bytes_in_use() -> int:
