@@ -72,7 +72,9 @@ def _assignment(option: str, example: str, assignment: str) -> tuple[str, str, s
     if not (equals and name.strip() and text.strip()):
         values = "VALUE" if option == "--set" else "VALUE,VALUE"
         raise UserError(f"{option} takes [METHOD.]NAME={values}, for example {example}; got {assignment!r}.")
-    method, _, key = name.strip().rpartition(".")
+    method, dot, key = name.strip().rpartition(".")
+    if not key or (dot and not method):
+        raise UserError(f"{option} names a setting, or METHOD.NAME, for example {example}; got {assignment!r}.")
     return method or "*", key, text.strip()
 
 
@@ -90,4 +92,9 @@ def _values(text: str) -> tuple[Any, ...]:
     value = _value(text)
     if isinstance(value, tuple):
         return value
-    return tuple(map(_value, names(text))) if isinstance(value, str) else (value,)
+    if not isinstance(value, str):
+        return (value,)
+    parts = [part.strip() for part in text.split(",")]
+    if "" in parts:
+        raise UserError(f"--sweep takes values with commas between them, and none may be empty; got {text!r}.")
+    return tuple(map(_value, parts))

@@ -238,8 +238,8 @@ def run(
         overwrite=overwrite,  # type: ignore[arg-type]
         results=results_folder,
     )
-    for name, number in (("jobs", jobs), ("cpus", cpus or 1)):
-        if number < 1:
+    for name, number in (("jobs", jobs), ("cpus", cpus)):
+        if number is not None and number < 1:
             raise UserError(f"--{name} must be at least 1; got {number}.")
     if ray is not None and jobs > 1:
         raise UserError("--jobs is for processes of this machine, and a Ray cluster has its own count. Leave one out.")
@@ -281,7 +281,7 @@ def _executor(
     """What was asked for; ``None`` for this process, with as many threads as torch takes by itself unless told."""
     if ray is not None:
         gpus = int(any(cell.device.type == "cuda" for cell in planned))
-        return executors.RayCluster(runner.perform_elsewhere, ray, cpus or 1, gpus)
+        return executors.RayCluster(runner.perform_elsewhere, reporter, ray, cpus or 1, gpus)
     if jobs > 1:
         threads = cpus or max(1, torch.get_num_threads() // jobs)
         return executors.LocalProcesses(runner.perform_elsewhere, reporter, jobs, threads)
@@ -369,7 +369,11 @@ def _print_wide(shown: list[rendering.WideTable]) -> None:
 def _print_summary(summary: runner.Summary, folder: Path) -> None:
     for title, reason in summary.skipped:
         err.print(f"nothing to do for {title}: {reason}", highlight=False)
-    counts = f"{len(summary.done)} cells run, {len(summary.skipped)} had nothing to do, {len(summary.failed)} failed"
+    for title in summary.left:
+        err.print(f"left to another run, which is at work on it: {title}", highlight=False)
+    left = f"{len(summary.left)} left to another run, " if summary.left else ""
+    done, nothing, failed = (len(cells) for cells in (summary.done, summary.skipped, summary.failed))
+    counts = f"{done} cells run, {nothing} had nothing to do, {left}{failed} failed"
     failures = f"; tracebacks are in {folder / 'failures'}" if summary.failed else ""
     err.print(f"{counts}; records and tables are in {folder}{failures}", markup=False, highlight=False, soft_wrap=True)
 
@@ -505,8 +509,8 @@ def report(
     folders = results_folders or [Path("results")]
     path = output.expanduser() if output else folders[0] / "report.html"
     by_folder = {str(folder): results.load_all(folder) for folder in folders}
-    page = to_html(by_folder, registry.paper_training_tasks)
-    results.write_atomically(path, page.encode())
+    failures = {str(folder): results.load_failures(folder) for folder in folders}
+    results.write_atomically(path, to_html(by_folder, registry.paper_training_tasks, failures).encode())
     typer.echo(path)
 
 

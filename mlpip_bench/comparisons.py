@@ -128,9 +128,9 @@ def _pair_order(pair: tuple[tuple[list[Entry], list[str]], ...]) -> tuple[bool, 
 
 
 def _choices_apart(a: Entry, b: Entry) -> list[str]:
-    """What tells two configurations of a method apart; nothing if that is more than its settings and the norm."""
+    """What tells two configurations of a method apart; nothing if that is more than its settings, norm and code."""
     names = {n for n in a.facts.keys() | b.facts.keys() if a.facts.get(n) != b.facts.get(n)} - {"record"}
-    if any(name not in NORM_FACTS and not name.startswith("settings.") for name in names):
+    if any(name not in (*NORM_FACTS, "method code") and not name.startswith("settings.") for name in names):
         return []
     return sorted(names - {"inductive"})
 
@@ -141,7 +141,7 @@ def nothing_to_pair(records: Sequence[Record]) -> UserError:
     have = dict.fromkeys(f"{e.bench} {e.record.method} ({in_words(e, names)})" for e in _pairable(records))
     return UserError(
         "a paired difference needs two methods measured alike on one bench: same norm, queries, preset, source, test "
-        "tasks, protocol and data; or one method twice, with nothing but its settings or the norm changed. "
+        "tasks, protocol and data; or one method twice, with nothing but its settings, the norm or its code changed. "
         f"There are: {'; '.join(have) or 'none'}. Run another method in the same way."
     )
 

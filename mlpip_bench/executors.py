@@ -10,7 +10,9 @@ import contextlib
 import dataclasses
 import multiprocessing
 import os
+import re
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -222,19 +224,20 @@ class RayCluster(Executor):
 
     Args:
         perform: does a job.
+        reporter: is told where jobs will have to wait.
         address: ``local`` for a cluster of this machine's own, ``auto`` for the one that this machine belongs to, or
             the address of one.
         threads: CPUs of each job.
         gpus: GPUs of each job.
 
     Raises:
-        UserError: Ray is not installed, or there is no cluster.
+        UserError: Ray is not installed, there is no cluster, or this machine has not what a job needs.
     """
 
     slots = sys.maxsize  # Ray has a queue of its own, and clusters grow with what waits in it
     device_here = False
 
-    def __init__(self, perform: Perform, address: str, threads: int, gpus: int) -> None:
+    def __init__(self, perform: Perform, reporter: Reporter, address: str, threads: int, gpus: int) -> None:
         try:
             import ray
         except ImportError as error:
@@ -242,13 +245,22 @@ class RayCluster(Executor):
         self._ray: Any = ray
         self._jobs: dict[Any, Job] = {}
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        _check_listening(address)
         try:
             ray.init(address=address, runtime_env={"env_vars": environment}, include_dashboard=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise UserError(
-                f"--ray takes local, auto, or the address of a cluster that runs (ray start); {address} cannot be "
-                f"reached: {one_line(error)}."
-            ) from error
+            raise _no_cluster(address, error) from error
+        nodes = [node["Resources"] for node in self._ray.nodes()]
+        most_cpus, most_gpus = (max(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
+        if threads > most_cpus or gpus > most_gpus:
+            told = (
+                f"a cell takes {threads} CPUs and {gpus} GPUs of one node; those of {address} have at most "
+                f"{most_cpus:.0f} and {most_gpus:.0f}"
+            )
+            if address == "local":
+                self.close()
+                raise UserError(f"{told}. Ask for fewer with --cpus, or use --device cpu.")
+            reporter.say(f"{told}: cells wait until the cluster has grown")
         # Retries are the run's, which starts a killed job again whatever did it.
         self._task = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(_ray_task)
         self._arguments = (perform, threads)
@@ -277,6 +289,22 @@ class RayCluster(Executor):
         """Leave the cluster, which ends what is under way."""
         with contextlib.suppress(Exception):
             self._ray.shutdown()
+
+
+def _check_listening(address: str) -> None:
+    """Ray itself would try for minutes."""
+    if match := re.fullmatch(r"(?:ray://)?([^/]+):(\d+)", address):
+        try:
+            socket.create_connection((match[1], int(match[2])), timeout=10).close()
+        except (OSError, OverflowError) as error:
+            raise _no_cluster(address, error) from error
+
+
+def _no_cluster(address: str, error: BaseException) -> UserError:
+    return UserError(
+        f"--ray takes local, auto, or the address of a cluster that runs (ray start); {address} cannot be reached: "
+        f"{one_line(error)}."
+    )
 
 
 _PASSED_ON = ("MLPIP_BENCH_CACHE", "TORCH_CPP_LOG_LEVEL", "KINETO_LOG_LEVEL")

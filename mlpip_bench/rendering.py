@@ -40,12 +40,14 @@ class Cell:
         ci95: half-width over tasks; ``None`` where there is none.
         text: mean and half-width as shown.
         spread: spread of the seeds' means as shown; empty for one seed.
+        budget: training iterations as shown, where they are not the same for all numbers of the row.
     """
 
     mean: float
     ci95: float | None
     text: str
     spread: str = ""
+    budget: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import quote
 
 import jinja2
@@ -75,20 +76,26 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Section:
-    """A results folder; ``summary`` is what the records are, by name."""
+    """A results folder; ``summary`` is what the records are, by name, and ``failed`` are cells with their errors."""
 
     name: str
     summary: Mapping[str, str]
     stand_in: str
+    failed: tuple[tuple[str, str], ...]
     parts: tuple[_Part, ...] = field(repr=False)
 
 
-def to_html(by_folder: Mapping[str, Sequence[Record]], paper_tasks: TrainingTasks) -> str:
+def to_html(
+    by_folder: Mapping[str, Sequence[Record]],
+    paper_tasks: TrainingTasks,
+    failures: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType({}),
+) -> str:
     """One HTML page of records, a section a folder; the same records give the same text.
 
     Args:
         by_folder: records by the name that their folder is shown under.
         paper_tasks: the training tasks of the paper's budget.
+        failures: cells that failed, each with its error, by folder.
 
     Raises:
         UserError: a folder has no records, or its records contradict each other.
@@ -115,12 +122,19 @@ def to_html(by_folder: Mapping[str, Sequence[Record]], paper_tasks: TrainingTask
     return environment.from_string(template.read_text(encoding="utf-8")).render(
         summary={"folders": str(len(by_folder)), **_summary(everything)},
         stand_in=_stand_in(everything),
-        sections=[_section(folder, records, quoted, paper_tasks) for folder, records in by_folder.items()],
+        sections=[
+            _section(folder, records, quoted, paper_tasks, failures.get(folder, ()))
+            for folder, records in by_folder.items()
+        ],
     )
 
 
 def _section(
-    folder: str, records: Sequence[Record], quoted: Sequence[Published], paper_tasks: TrainingTasks
+    folder: str,
+    records: Sequence[Record],
+    quoted: Sequence[Published],
+    paper_tasks: TrainingTasks,
+    failed: Sequence[tuple[str, str]],
 ) -> _Section:
     numbers: dict[str, int] = {}
     compared = wide_tables(records, quoted, numbers)
@@ -135,7 +149,7 @@ def _section(
         _Part("Provenance", cells=tuple(_provenance(records))),
     ]
     shown = [part for part in parts if part.tables or part.last or part.pictures or part.cells]
-    return _Section(folder, _summary(records), _stand_in(records), tuple(shown))
+    return _Section(folder, _summary(records), _stand_in(records), tuple(failed), tuple(shown))
 
 
 def _tables_part(title: str, tables: Sequence[WideTable]) -> _Part:

@@ -204,7 +204,7 @@ _ADVICE = {
 
 def cannot_write(path: Path, error: OSError) -> UserError:
     """What to tell of a file that could not be written."""
-    advice = _ADVICE.get(error.errno or 0, "Choose a folder that can be written (--results)")
+    advice = _ADVICE.get(error.errno or 0, "Choose a folder that can be written")
     return UserError(
         f"cannot write {path}: {error.strerror or error}. {advice}, then run the same command again: "
         "what is already there is kept."
@@ -264,6 +264,18 @@ def load(path: Path) -> Record:
 def _first_fault(error: ValidationError) -> str:
     fault = error.errors()[0]
     return ": ".join([*([".".join(map(str, fault["loc"]))] if fault["loc"] else []), fault["msg"]])
+
+
+def load_failures(results: Path) -> list[tuple[str, str]]:
+    """Cells that failed, each with its error; a file that cannot be read is one, too."""
+    found = []
+    for path in sorted((results / "failures").glob("*/*/*.json")):
+        try:
+            told = json.loads(path.read_bytes())
+            found.append((str(told["cell"]), str(told["error"])))
+        except (OSError, ValueError, KeyError, TypeError):
+            found.append((path.relative_to(results / "failures").as_posix(), "its file cannot be read"))
+    return found
 
 
 def load_all(results: Path) -> list[Record]:

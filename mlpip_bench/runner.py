@@ -40,11 +40,13 @@ class Summary:
         done: titles of cells that were run now.
         skipped: titles of cells that had nothing left to do, with the reason.
         failed: titles of failed cells, with the message.
+        left: titles of cells that were left to another run.
     """
 
     done: tuple[str, ...]
     skipped: tuple[tuple[str, str], ...]
     failed: tuple[tuple[str, str], ...]
+    left: tuple[str, ...] = ()
 
 
 # --------------------------------------------------------------------------------------------- what is left to do
@@ -59,12 +61,14 @@ class Standing:
         alone: protocols to measure on its model alone.
         beside: protocols to measure beside other cells.
         nothing: why there is nothing to do; empty where there is something.
+        outdated: whether there are records that differ in nothing but the code that made them.
     """
 
     cell: Cell
     alone: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     nothing: str = ""
+    outdated: bool = False
 
 
 def survey(cells: Sequence[Cell], config: RunConfig) -> list[Standing]:
@@ -73,7 +77,9 @@ def survey(cells: Sequence[Cell], config: RunConfig) -> list[Standing]:
     Raises:
         UserError: the results folder holds a damaged record.
     """
-    sessions = _sessions(config.results)
+    records = results.load_all(config.results)
+    sessions = _sessions(records)
+    made = {_all_but_code(r.bench, r.method, r.protocol, r.seed, r.config, r.data) for r in records}
     always = config.overwrite == "always"
     standings = {}
     for cell in cells:
@@ -83,7 +89,10 @@ def survey(cells: Sequence[Cell], config: RunConfig) -> list[Standing]:
             standings[cell] = Standing(cell, nothing=nothing)
             continue
         names = [name for name in cell.protocols if issubclass(registry.protocol(name), EvalProtocol)]
-        standings[cell] = Standing(cell, tuple(n for n in names if always or cell.record_key(n) not in sessions))
+        alone = tuple(name for name in names if always or cell.record_key(name) not in sessions)
+        about = (cell.seed, cell.config, cell.data)
+        outdated = any(_all_but_code(cell.bench.name, cell.method, name, *about) in made for name in alone)
+        standings[cell] = Standing(cell, alone, outdated=outdated)
     open_cells = [cell for cell, standing in standings.items() if not standing.nothing]
     for protocol, group in _side_by_side(open_cells):
         for cell in _to_measure(protocol, group, sessions, config.overwrite):
@@ -115,12 +124,19 @@ def why(standing: Standing, config: RunConfig) -> str:
     if config.overwrite == "always":
         return "--overwrite always"
     missing = ", ".join((*standing.alone, *standing.beside))
+    if standing.outdated:
+        return f"the code has changed since its records of {missing} were made"
     return f"no record of {missing}" + ("; trained already" if reached else "")
 
 
-def _sessions(folder: Path) -> dict[str, str]:
-    """When the records of a folder were measured side by side, by their keys; empty for those that were not."""
-    return {r.key: str(r.environment.get("session", "")) for r in results.load_all(folder)}
+def _all_but_code(*parts: object) -> str:
+    """What tells a record from others, but the code that made it."""
+    return json.dumps(parts, sort_keys=True)
+
+
+def _sessions(records: Iterable[Record]) -> dict[str, str]:
+    """When records were measured side by side, by their keys; empty for those that were not."""
+    return {r.key: str(r.environment.get("session", "")) for r in records}
 
 
 def _side_by_side(cells: Sequence[Cell]) -> list[tuple[str, list[Cell]]]:
@@ -195,7 +211,7 @@ def run(
         for protocol, group in _side_by_side([s.cell for s in standings if s.beside]):
             # Cells that failed are no reason to measure the others again, and nothing else may run meanwhile.
             ready = [c for c in group if not any(o.status in ("failed", "busy") for o in ended[c])]
-            if together := _to_measure(protocol, ready, _sessions(config.results), config.overwrite):
+            if together := _to_measure(protocol, ready, _sessions(results.load_all(config.results)), config.overwrite):
                 job = _side_by_side_job(protocol, together, config, before)
                 for _, outcome in _until_ended(chosen, [job], reporter, wait=wait):
                     told = _told(together, outcome, config.results, reporter)
@@ -213,17 +229,19 @@ def _told(cells: Sequence[Cell], outcome: Outcome, folder: Path, reporter: Repor
 
 
 def _summary(standings: Sequence[Standing], ended: Mapping[Cell, Sequence[Outcome]]) -> Summary:
-    done, skipped, failed = [], [(s.cell.title, s.nothing) for s in standings if s.nothing], []
+    done, skipped, failed, left = [], [(s.cell.title, s.nothing) for s in standings if s.nothing], [], []
     for cell in (s.cell for s in standings if s.cell in ended):
         outcomes = ended[cell]
         by_status = {outcome.status: outcome.message for outcome in outcomes}
         if "failed" in by_status:
             failed.append((cell.title, by_status["failed"]))
-        elif "done" in by_status and "busy" not in by_status:
+        elif "busy" in by_status:
+            left.append(cell.title)
+        elif "done" in by_status:
             done.append(cell.title)
         else:
-            skipped.append((cell.title, by_status.get("busy", outcomes[-1].message)))
-    return Summary(tuple(done), tuple(skipped), tuple(failed))
+            skipped.append((cell.title, outcomes[-1].message))
+    return Summary(tuple(done), tuple(skipped), tuple(failed), tuple(left))
 
 
 def stamps(cells: Iterable[Cell], folder: Path) -> dict[Path, Stamp]:
@@ -404,4 +422,4 @@ def _check_writable(folder: Path) -> None:
             results.write_atomically(probe, b"")
             probe.unlink()
     except UserError as error:
-        raise UserError(f"the results folder {folder} must be writable: {error}") from error
+        raise UserError(f"the results folder (--results {folder}) must be writable: {error}") from error

@@ -224,6 +224,9 @@ def _own_row(entries: Sequence[Entry], telling: set[str], common: set[str], unit
     told += [fact_in_words(name, per_bench[name]) for name in sorted(untold) if not name.startswith("data.")]
     label = facts["method"] + stand_in_mark(facts["source"])
     cells = {column: mean_cell(group, unit) for column, group in grouped(entries, lambda e: e.column).items()}
+    if varies(per_bench["iterations"]):
+        budgets = {e.column: f"{e.facts['iterations']} it" for e in entries}
+        cells = {column: replace(cell, budget=budgets[column]) for column, cell in cells.items()}
     return Row(notes.mark(label, "; ".join(told)), attributes, cells)
 
 

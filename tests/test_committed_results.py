@@ -15,7 +15,7 @@ README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 FINDINGS = (REPOSITORY / "docs" / "findings.md").read_text(encoding="utf-8")
 FOLDERS = [
     "results",
-    *(f"results/{name}" for name in ("norm_choice", "norm_modes", "vi_ablations", "linear", "timing")),
+    *(f"results/{name}" for name in ("norm_choice", "norm_modes", "vi_ablations", "linear", "timing", "cost")),
     *(f"results/{name}" for name in ("toy", "toy_samples", "versatility", "context", "views", "views_h200")),
 ]
 

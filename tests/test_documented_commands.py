@@ -53,6 +53,7 @@ ELSEWHERE = {
     "pytest tests/test_house.py tests/test_conformance.py -k 'house or cosine'": "part of tox -e tests",
     "pytest docs/example_plugin": "tests/test_conformance.py runs it",
     "tox -e tests -- -k tasks -x": "part of tox",
+    "tox -e drills": "part of tox",
     "ruff check .": "tox -e lint",
     "ruff format .": "tox -e lint checks that it would change nothing",
     "mypy": "tox -e type",

@@ -1,5 +1,6 @@
 """The report's numbers and words against the records it is made from, read with the standard library's parser."""
 
+import dataclasses
 import io
 import re
 from html.parser import HTMLParser
@@ -261,6 +262,23 @@ def test_the_command_writes_a_section_for_each_folder(tmp_path):
     other = tmp_path / "elsewhere" / "page.html"
     assert CliRunner().invoke(app, ["report", *folders, "--output", str(other)]).exit_code == 0
     assert other.read_text() == written.read_text()
+
+
+def test_failed_cells_are_named_with_their_errors():
+    failures = {"a": [("omni5w1s maml seed 3", "a <b> error")]}
+    page = to_html({"a": [record(score((0.5, 0.7)))]}, lambda *_: None, failures)
+    assert "Failed cells" in page
+    assert "omni5w1s maml seed 3: a &lt;b&gt; error" in page
+    assert "Failed cells" not in report(record(score((0.5, 0.7))))
+
+
+def test_each_number_has_its_budget_where_those_of_a_row_differ():
+    one = record(score((0.5, 0.7)))
+    other = dataclasses.replace(one, bench="omni5w5s", key="other")
+    assert ">2400 it<" not in report(one, other)
+    page = report(one, dataclasses.replace(other, config={**other.config, "iterations": 77}))
+    assert ">77 it<" in page
+    assert ">2400 it<" in page
 
 
 def test_a_folder_without_records_is_one_message(tmp_path):

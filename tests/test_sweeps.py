@@ -144,6 +144,18 @@ def test_a_dry_run_in_a_new_place_makes_no_folder(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def test_records_of_other_code_are_told(tmp_path, monkeypatch):
+    assert run(tmp_path).exit_code == 0
+    asked = config(tmp_path)
+    (cell,) = cells.plan_cells(asked)
+    changed = dataclasses.replace(cell, method_code="0" * 12)
+    (standing,) = runner.survey([changed], asked)
+    assert runner.why(standing, asked) == "the code has changed since its records of accuracy, nll were made"
+    other_seed = dataclasses.replace(changed, seed=1)
+    (standing,) = runner.survey([other_seed], asked)
+    assert runner.why(standing, asked) == "no record of accuracy, nll"
+
+
 def test_a_stopped_cell_is_told_with_its_iteration(tmp_path):
     asked = config(tmp_path)
     (cell,) = cells.plan_cells(asked)

@@ -158,7 +158,7 @@ def test_a_run_takes_over_what_a_killed_one_leaves_and_leaves_what_another_does_
         assert is_held(lock)
         summary = runner.run(planned, asked, Quiet(), wait=False)
         assert summary.done == (planned[1].title,)
-        assert summary.skipped == ((planned[0].title, "another run is at work on it"),)
+        assert summary.left == (planned[0].title,)
         assert {r.method for r in results.load_all(tmp_path)} == {planned[1].method}
         waiting = threading.Thread(target=runner.run, args=(planned, asked, Quiet()))
         waiting.start()
@@ -231,3 +231,13 @@ def test_a_cluster_of_two_nodes_makes_the_same_records_and_starts_the_cell_of_a_
     assert "it goes on from its last checkpoint" in told
     assert numbers(folder) == whole
     tell("workers killed and started again", 1)
+
+
+def test_a_cell_that_this_machine_can_never_run_is_refused(tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="needs the extra: pip install '.[cluster]'")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    many = command(tmp_path, "--ray", "local", "--cpus", "4096")
+    done = subprocess.run(many, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "a cell takes 4096 CPUs" in done.stderr
+    assert "Traceback" not in done.stderr
