@@ -77,11 +77,9 @@ class Executor(abc.ABC):
 
     Attributes:
         slots: how many jobs may be under way.
-        device_here: whether jobs are done on this machine, so that it must have their device.
     """
 
     slots: int = 1
-    device_here: bool = True
 
     def __enter__(self) -> Self:
         return self
@@ -235,7 +233,6 @@ class RayCluster(Executor):
     """
 
     slots = sys.maxsize  # Ray has a queue of its own, and clusters grow with what waits in it
-    device_here = False
 
     def __init__(self, perform: Perform, reporter: Reporter, address: str, threads: int, gpus: int) -> None:
         try:

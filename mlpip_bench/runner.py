@@ -81,6 +81,7 @@ def survey(cells: Sequence[Cell], config: RunConfig) -> list[Standing]:
     sessions = _sessions(records)
     made = {_all_but_code(r.bench, r.method, r.protocol, r.seed, r.config, r.data) for r in records}
     always = config.overwrite == "always"
+    protocols = _protocols(cells)
     standings = {}
     for cell in cells:
         failure = _failure(cell, config.results)
@@ -88,7 +89,7 @@ def survey(cells: Sequence[Cell], config: RunConfig) -> list[Standing]:
             nothing = f"failed before ({failure}); --overwrite failed runs it again"
             standings[cell] = Standing(cell, nothing=nothing)
             continue
-        names = [name for name in cell.protocols if issubclass(registry.protocol(name), EvalProtocol)]
+        names = [name for name in cell.protocols if issubclass(protocols[name], EvalProtocol)]
         alone = tuple(name for name in names if always or cell.record_key(name) not in sessions)
         about = (cell.seed, cell.config, cell.data)
         outdated = any(_all_but_code(cell.bench.name, cell.method, name, *about) in made for name in alone)
@@ -139,12 +140,18 @@ def _sessions(records: Iterable[Record]) -> dict[str, str]:
     return {r.key: str(r.environment.get("session", "")) for r in records}
 
 
+def _protocols(cells: Iterable[Cell]) -> dict[str, type]:
+    """The protocols of some cells by name; each is looked up once, which takes milliseconds."""
+    return {name: registry.protocol(name) for name in {name for cell in cells for name in cell.protocols}}
+
+
 def _side_by_side(cells: Sequence[Cell]) -> list[tuple[str, list[Cell]]]:
     """The cells that each side-by-side protocol measures at once: those of a bench and a seed."""
     groups: dict[tuple[str, str, int], list[Cell]] = defaultdict(list)
+    protocols = _protocols(cells)
     for cell in cells:
         for name in cell.protocols:
-            if issubclass(registry.protocol(name), SideBySideProtocol):
+            if issubclass(protocols[name], SideBySideProtocol):
                 groups[name, cell.bench.name, cell.seed].append(cell)
     return [(name, group) for (name, *_), group in groups.items()]
 

@@ -66,6 +66,7 @@ SMALL = (
     "--iterations 1 --test-tasks 2 --queries 1 --device cpu "
     "--set validation_tasks=1 --set tasks_per_batch=1 --set train_queries=1"
 )
+LONG = re.compile("timing --set|tiny5w1s|--norm all")
 REPLACED = re.compile(r" --(iterations|test-tasks|queries|device|results) \S+")
 
 
@@ -230,7 +231,12 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "command",
-    [pytest.param(command, id=command.removesuffix(f" {SMALL}")) for command in RUN],
+    [
+        pytest.param(
+            command, id=command.removesuffix(f" {SMALL}"), marks=[pytest.mark.slow] if LONG.search(command) else []
+        )
+        for command in RUN
+    ],
 )
 @pytest.mark.usefixtures("cheap")
 def test_the_command_works(command, folder, tmp_path, monkeypatch, request):
