@@ -1,4 +1,4 @@
-"""Command line: ``run``, ``table``, ``figures``, ``list`` and ``data``."""
+"""Command line: ``run``, what shows its results, ``check``, ``list`` and ``data``."""
 
 from __future__ import annotations
 
