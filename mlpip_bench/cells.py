@@ -83,7 +83,9 @@ class RunConfig:
         Its paths are absolute: it can be planned again in a process with another working directory.
         """
         methods = tuple(dict.fromkeys(cell.method for cell in cells))
-        swept = {m: [dict(t) for t in dict.fromkeys(_items(c.swept) for c in cells if c.method == m)] for m in methods}
+        swept = {
+            m: [dict(t) for t in dict.fromkeys(tuple(c.swept.items()) for c in cells if c.method == m)] for m in methods
+        }
         return dataclasses.replace(
             self,
             methods=methods,
@@ -95,10 +97,6 @@ class RunConfig:
             data_root=self.data_root and self.data_root.expanduser().absolute(),
             results=self.results.absolute(),
         )
-
-
-def _items(settings: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(settings.items())
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from mlpip_bench.evaluate import Evaluation, chunk_size, predict
 from mlpip_bench.progress import Reporter
 from mlpip_bench.runner import Standing
 from mlpip_bench.stopwatch import Stopwatch, peak_bytes
-from mlpip_bench.train import adam, descend, load_checkpoint
+from mlpip_bench.train import adam, descend, iterations_done
 
 _STEPS = 3
 _TASKS = 2
@@ -63,8 +63,7 @@ def estimate_all(standings: Sequence[Standing], config: RunConfig, reporter: Rep
 
 
 def _reached(cell: Cell, config: RunConfig) -> int:
-    checkpoint = cell.checkpoint(config.results)
-    reached = load_checkpoint(checkpoint).iteration if checkpoint.exists() else 0
+    reached = iterations_done(cell.checkpoint(config.results))
     return 0 if config.overwrite == "always" and reached == cell.plan.iterations else reached
 
 

@@ -20,7 +20,7 @@ from mlpip_bench.metrics import VALIDATION
 from mlpip_bench.progress import Reporter
 from mlpip_bench.results import Record, Scores
 from mlpip_bench.tasks import Stream
-from mlpip_bench.train import State, TrainingState, load_checkpoint, train
+from mlpip_bench.train import State, TrainingState, iterations_done, load_checkpoint, train
 
 
 def train_and_measure(
@@ -45,7 +45,7 @@ def train_and_measure(
     streams = streams_of(cell, cell.device)
     method = build_method(cell)
     checkpoint = cell.checkpoint(folder)
-    start = load_checkpoint(checkpoint).iteration if checkpoint.exists() else 0
+    start = iterations_done(checkpoint)
     if afresh and start == cell.plan.iterations:
         checkpoint.unlink()  # an unfinished one belongs to this very command, which was interrupted
         start = 0

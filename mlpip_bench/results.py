@@ -268,14 +268,19 @@ def _first_fault(error: ValidationError) -> str:
 
 def load_failures(results: Path) -> list[tuple[str, str]]:
     """Cells that failed, each with its error; a file that cannot be read is one, too."""
-    found = []
-    for path in sorted((results / "failures").glob("*/*/*.json")):
-        try:
-            told = json.loads(path.read_bytes())
-            found.append((str(told["cell"]), str(told["error"])))
-        except (OSError, ValueError, KeyError, TypeError):
-            found.append((path.relative_to(results / "failures").as_posix(), "its file cannot be read"))
-    return found
+    folder = results / "failures"
+    return [
+        load_failure(path) or (path.relative_to(folder).as_posix(), "its file cannot be read")
+        for path in sorted(folder.glob("*/*/*.json"))
+    ]
+
+
+def load_failure(path: Path) -> tuple[str, str] | None:
+    """A cell that failed, and its error; ``None`` for a file that cannot be read."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        told = json.loads(path.read_bytes())
+        return str(told["cell"]), str(told["error"])
+    return None
 
 
 def load_all(results: Path) -> list[Record]:

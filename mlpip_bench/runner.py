@@ -25,7 +25,7 @@ from mlpip_bench.measuring import measure_side_by_side, message_of, train_and_me
 from mlpip_bench.progress import Reporter
 from mlpip_bench.results import Record
 from mlpip_bench.tasks import seed_from
-from mlpip_bench.train import load_checkpoint
+from mlpip_bench.train import iterations_done
 
 _ATTEMPTS = 3  # at a job whose process is killed
 _POLL_SECONDS = 1.0
@@ -114,12 +114,11 @@ def why(standing: Standing, config: RunConfig) -> str:
         return standing.nothing
     if is_held(_lock(cell, folder)):
         return _HELD
-    failure, checkpoint = _failure(cell, folder), cell.checkpoint(folder)
+    failure = _failure(cell, folder)
     if failure.exists():
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            return f"failed before: {json.loads(failure.read_bytes())['error']}"
-        return f"failed before ({failure})"
-    reached = load_checkpoint(checkpoint).iteration if checkpoint.exists() else 0
+        told = results.load_failure(failure)
+        return f"failed before: {told[1]}" if told else f"failed before ({failure})"
+    reached = iterations_done(cell.checkpoint(folder))
     if 0 < reached < cell.plan.iterations:
         return f"stopped at iteration {reached} of {cell.plan.iterations}"
     if config.overwrite == "always":

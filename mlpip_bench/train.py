@@ -75,6 +75,15 @@ def load_checkpoint(path: Path) -> TrainingState:
         ) from error
 
 
+def iterations_done(checkpoint: Path) -> int:
+    """How far training has come; 0 where there is no checkpoint.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    return load_checkpoint(checkpoint).iteration if checkpoint.exists() else 0
+
+
 def train(
     method: Method[Any],
     plan: TrainingPlan,
