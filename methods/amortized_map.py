@@ -24,7 +24,7 @@ from mlpip_bench.benches import PAPER_BUDGETS
 from mlpip_bench.distributions import Delta, linear_outputs
 from mlpip_bench.networks import FeatureExtractor, mlp
 from mlpip_bench.objectives import mlpip_loss
-from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
 
 
 @dataclass(frozen=True)

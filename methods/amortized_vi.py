@@ -22,7 +22,7 @@ from mlpip_bench.api import Method, Posterior, Problem
 from mlpip_bench.benches import PAPER_BUDGETS
 from mlpip_bench.models import gaussian_model
 from mlpip_bench.objectives import elbo
-from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
 from mlpip_bench.variational import GaussianPrior, VariationalSettings, observed_data
 
 

@@ -18,7 +18,7 @@ from mlpip_bench.api import Method, NoSettings, Posterior, Problem
 from mlpip_bench.conjugate import conjugate_posterior, with_bias
 from mlpip_bench.networks import FeatureExtractor
 from mlpip_bench.objectives import mlpip_loss
-from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
 
 
 class ExactLinear(Method[MultivariateNormal]):

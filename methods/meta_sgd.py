@@ -22,7 +22,7 @@ from mlpip_bench.adaptation import AdaptedClassifier, StepCounts
 from mlpip_bench.api import Method, Posterior, Problem
 from mlpip_bench.distributions import Delta
 from mlpip_bench.objectives import mlpip_loss
-from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
 
 
 @dataclass(frozen=True)

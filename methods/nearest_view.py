@@ -14,7 +14,7 @@ from mlpip_bench.api import Method, Posterior
 from mlpip_bench.distributions import Delta
 from mlpip_bench.models import view_likelihood
 from mlpip_bench.objectives import mlpip_loss
-from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
 
 
 class NearestView(Method[Delta]):

@@ -28,7 +28,7 @@ from mlpip_bench.benches import PAPER_BUDGETS
 from mlpip_bench.distributions import MonteCarloMixture, gaussian_linear_predictive
 from mlpip_bench.networks import FeatureExtractor, std_from_log_variance
 from mlpip_bench.objectives import elbo
-from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
 from mlpip_bench.variational import GaussianPrior, VariationalSettings, observed_data
 
 

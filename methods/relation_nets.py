@@ -19,7 +19,7 @@ from mlpip_bench.api import Method, NoSettings, Posterior, Problem
 from mlpip_bench.distributions import Delta
 from mlpip_bench.networks import FeatureExtractor, mlp
 from mlpip_bench.objectives import mlpip_loss
-from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
 
 
 class RelationNets(Method[Delta]):

@@ -23,10 +23,10 @@ from torch.distributions import Distribution, Normal
 
 from mlpip_bench.api import Method, Posterior, Problem
 from mlpip_bench.benches import PAPER_BUDGETS
-from mlpip_bench.errors import UserError
 from mlpip_bench.models import gaussian_model
 from mlpip_bench.objectives import mlpip_loss
-from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.utils.errors import UserError
 
 
 @dataclass(frozen=True)

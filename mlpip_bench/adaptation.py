@@ -19,7 +19,7 @@ from mlpip_bench.distributions import Delta
 from mlpip_bench.inner_loop import InnerEngine, Rate, adapt
 from mlpip_bench.networks import FeatureExtractor, Linear
 from mlpip_bench.normalization import Statistics, cat_statistics, task_statistics
-from mlpip_bench.tasks import Labelled
+from mlpip_bench.tasks.batch import Labelled
 
 
 @dataclass(frozen=True)

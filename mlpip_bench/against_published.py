@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from mlpip_bench.plotting import Run, configurations, mean_ci95_over_seeds
-from mlpip_bench.published import Published
+from mlpip_bench.records.published import Published
+from mlpip_bench.records.record import Record, facts
 from mlpip_bench.rendering import Cell, Row, WideTable
-from mlpip_bench.results import Record, facts
 from mlpip_bench.wording import published_cell, stand_in_mark
 
 TrainingTasks: TypeAlias = Callable[[str, str], int | None]

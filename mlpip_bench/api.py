@@ -17,16 +17,16 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from mlpip_bench.errors import UserError, unknown_name
 from mlpip_bench.networks import ExtractorSpec
 from mlpip_bench.normalization import NormMode, Statistics
-from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.utils.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
     from mlpip_bench.evaluate import Contender, Evaluation
     from mlpip_bench.metrics import Metric
-    from mlpip_bench.progress import Reporter
-    from mlpip_bench.results import Scores
+    from mlpip_bench.records.record import Scores
+    from mlpip_bench.utils.progress import Reporter
 
 Psi = TypeVar("Psi", bound=Distribution)
 TaskKind = Literal["classification", "regression", "reconstruction"]

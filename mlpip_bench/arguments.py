@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mlpip_bench.errors import UserError
+from mlpip_bench.utils.errors import UserError
 
 
 def names(text: str | None) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import Any
 
 from mlpip_bench.api import TaskKind
-from mlpip_bench.errors import UserError, unknown_name
 from mlpip_bench.networks import ExtractorSpec
-from mlpip_bench.tasks import TaskShape
+from mlpip_bench.tasks.batch import TaskShape
+from mlpip_bench.utils.errors import UserError, unknown_name
 
 PRESETS = ("quick", "paper")
 TEST_QUERIES = 15

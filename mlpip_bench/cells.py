@@ -17,19 +17,21 @@ from typing import Any, Literal, TypeVar, get_args
 import torch
 
 import mlpip_bench
-from mlpip_bench import registry, results
+from mlpip_bench import registry
 from mlpip_bench.api import MeasurementRule, Method, Problem, Resolved, TrainingPlan, resolve
 from mlpip_bench.benches import PRESETS, TEST_QUERIES, BenchSpec, parse_bench
 from mlpip_bench.code import plugin_code
 from mlpip_bench.datasets.catalog import DataOptions, SourceChoice, load
 from mlpip_bench.datasets.linear_gaussian import LinearGaussian
-from mlpip_bench.device import Numerics, resolve_device
-from mlpip_bench.errors import UserError, one_line, unknown_name
 from mlpip_bench.normalization import NORM_MODES, NormMode
-from mlpip_bench.progress import Reporter
+from mlpip_bench.records.record import LARGEST_SEED, path_of
 from mlpip_bench.streams import Angles, TaskSource, angle_coordinates, fitted, queries_at_test, task_streams
-from mlpip_bench.tasks import Stream, seed_from
+from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.train import load_checkpoint
+from mlpip_bench.utils.device import Numerics, resolve_device
+from mlpip_bench.utils.errors import UserError, one_line, unknown_name
+from mlpip_bench.utils.progress import Reporter
+from mlpip_bench.utils.seeding import seed_from
 
 Overwrite = Literal["never", "failed", "always"]
 DEFAULT_NORM: NormMode = "metabn"
@@ -198,7 +200,7 @@ class Cell:
     def record_path(self, results_folder: Path, protocol: str) -> Path:
         """Where the record of a protocol lies."""
         key = self.record_key(protocol)
-        return results.path_of(results_folder, self.bench.name, self.method, protocol, self.seed, key)
+        return path_of(results_folder, self.bench.name, self.method, protocol, self.seed, key)
 
 
 def plan_cells(config: RunConfig, reporter: Reporter | None = None, *, here: bool = True) -> list[Cell]:
@@ -229,8 +231,8 @@ def plan_cells(config: RunConfig, reporter: Reporter | None = None, *, here: boo
     ):
         if not values:
             raise UserError(f"a run needs at least one {kind}.")
-    if not all(0 <= seed < results.LARGEST_SEED for seed in config.seeds):
-        raise UserError(f"seeds must be from 0 to {results.LARGEST_SEED - 1}; got {', '.join(map(str, config.seeds))}.")
+    if not all(0 <= seed < LARGEST_SEED for seed in config.seeds):
+        raise UserError(f"seeds must be from 0 to {LARGEST_SEED - 1}; got {', '.join(map(str, config.seeds))}.")
     if config.queries < 1:
         raise UserError(f"--queries must be at least 1; got {config.queries}.")
     device = resolve_device(config.device, here=here)

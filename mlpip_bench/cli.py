@@ -30,10 +30,8 @@ from mlpip_bench import (
     folder_changes,
     norm_modes,
     profiling,
-    published,
     registry,
     rendering,
-    results,
     runner,
     tables,
     testing,
@@ -43,12 +41,14 @@ from mlpip_bench.benches import DATASETS, GRAMMAR, LISTED, PRESETS, TEST_QUERIES
 from mlpip_bench.datasets import catalog, shapenet_render
 from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.datasets.omniglot import Resize, Split
-from mlpip_bench.device import Numerics
-from mlpip_bench.errors import UserError, unknown_name
-from mlpip_bench.locks import locked
 from mlpip_bench.normalization import NORM_MODES
-from mlpip_bench.progress import ConsoleReporter
-from mlpip_bench.results import Record
+from mlpip_bench.records import published, store
+from mlpip_bench.records.record import Record
+from mlpip_bench.utils.device import Numerics
+from mlpip_bench.utils.errors import UserError, unknown_name
+from mlpip_bench.utils.files import write_atomically
+from mlpip_bench.utils.locks import locked
+from mlpip_bench.utils.progress import ConsoleReporter
 
 out = Console()
 err = Console(stderr=True)
@@ -270,7 +270,7 @@ def run(
 def _write_tables(folder: Path) -> list[Record]:
     """Write the tables of a folder's records, and return the records."""
     with locked(folder / "locks" / "tables.lock", wait=True):  # or those of a run that read less might be the last
-        records = results.load_all(folder)
+        records = store.load_all(folder)
         tables.write_tables(records, folder)
     return records
 
@@ -472,7 +472,7 @@ def figures(results_folder: Results = Path("results")) -> None:
     """Regenerate the figures from records, and print where they are."""
     from mlpip_bench.figures import write_figures  # here, since plotting packages take a second to import
 
-    for path in write_figures(results.load_all(results_folder), results_folder):
+    for path in write_figures(store.load_all(results_folder), results_folder):
         typer.echo(path)
 
 
@@ -508,9 +508,9 @@ def report(
 
     folders = results_folders or [Path("results")]
     path = output.expanduser() if output else folders[0] / "report.html"
-    by_folder = {str(folder): results.load_all(folder) for folder in folders}
-    failures = {str(folder): results.load_failures(folder) for folder in folders}
-    results.write_atomically(path, to_html(by_folder, registry.paper_training_tasks, failures).encode())
+    by_folder = {str(folder): store.load_all(folder) for folder in folders}
+    failures = {str(folder): store.load_failures(folder) for folder in folders}
+    write_atomically(path, to_html(by_folder, registry.paper_training_tasks, failures).encode())
     typer.echo(path)
 
 

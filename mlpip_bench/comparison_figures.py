@@ -20,7 +20,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 from scipy import special
 
-from mlpip_bench import published
 from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.plotting import (
     ALL,
@@ -36,8 +35,9 @@ from mlpip_bench.plotting import (
     mean_ci95_over_seeds,
     wrapped,
 )
-from mlpip_bench.published import Published
-from mlpip_bench.results import Record, Scores, facts
+from mlpip_bench.records import published
+from mlpip_bench.records.published import Published
+from mlpip_bench.records.record import Record, Scores, facts
 
 _FIRST = ("accuracy", "nll")  # the two of the paper's tables, before what else was measured
 _NAMES = MappingProxyType(

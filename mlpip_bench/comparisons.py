@@ -24,10 +24,10 @@ from mlpip_bench.entries import (
     shared_scores,
     telling_facts,
 )
-from mlpip_bench.errors import UserError, unknown_name
-from mlpip_bench.paired import paired_difference, unpaired_ci95, verdict
+from mlpip_bench.records.record import Better, Record
+from mlpip_bench.records.statistics import paired_difference, unpaired_ci95, verdict
 from mlpip_bench.rendering import ATTRIBUTES, Cell, Row, WideTable
-from mlpip_bench.results import Better, Record
+from mlpip_bench.utils.errors import UserError, unknown_name
 from mlpip_bench.wording import (
     NO_INTERVAL_NOTE,
     STAND_IN_NOTE,

@@ -10,9 +10,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from mlpip_bench.errors import UserError
-from mlpip_bench.paired import mean_over_seeds
-from mlpip_bench.results import Record, Scores, facts
+from mlpip_bench.records.record import Record, Scores, facts
+from mlpip_bench.records.statistics import mean_over_seeds
+from mlpip_bench.utils.errors import UserError
 
 ROW_FACTS = ("method", "norm", "inductive", "queries", "preset", "source", "device", "protocol")
 """Facts that always make rows of their own."""

@@ -15,10 +15,10 @@ from mlpip_bench import registry
 from mlpip_bench.api import EvalProtocol
 from mlpip_bench.cells import Cell, RunConfig, build_method, streams_of
 from mlpip_bench.evaluate import Evaluation, chunk_size, predict
-from mlpip_bench.progress import Reporter
 from mlpip_bench.runner import Standing
-from mlpip_bench.stopwatch import Stopwatch, peak_bytes
 from mlpip_bench.train import adam, descend, iterations_done
+from mlpip_bench.utils.progress import Reporter
+from mlpip_bench.utils.timers import Stopwatch, peak_bytes
 
 _STEPS = 3
 _TASKS = 2

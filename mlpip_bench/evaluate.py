@@ -14,14 +14,16 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
 from mlpip_bench.api import Method, Posterior, TrainingPlan
-from mlpip_bench.device import Numerics
 from mlpip_bench.distributions import Delta, MonteCarloMixture, to_float64
-from mlpip_bench.errors import CellError
 from mlpip_bench.metrics import Metric
 from mlpip_bench.networks import features_once
-from mlpip_bench.progress import Quiet, Reporter, Step
-from mlpip_bench.results import Model, Scores
-from mlpip_bench.tasks import Labelled, Stream, TaskBatch, seed_from
+from mlpip_bench.records.record import Model, Scores
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.stream import Stream
+from mlpip_bench.utils.device import Numerics
+from mlpip_bench.utils.errors import CellError
+from mlpip_bench.utils.progress import Quiet, Reporter, Step
+from mlpip_bench.utils.seeding import seed_from
 
 _TASKS_AT_ONCE = {"cpu": 20, "cuda": 50}
 _PROBABILITIES_AT_ONCE = 120_000  # of a chunk of tasks; a hundredfold while samples are averaged

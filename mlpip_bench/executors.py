@@ -27,8 +27,8 @@ import torch
 from rich.console import Console
 
 from mlpip_bench.cells import RunConfig
-from mlpip_bench.errors import UserError, one_line
-from mlpip_bench.progress import ConsoleReporter, Receiver, Relay, Reporter
+from mlpip_bench.utils.errors import UserError, one_line
+from mlpip_bench.utils.progress import ConsoleReporter, Receiver, Relay, Reporter
 
 Stamp: TypeAlias = tuple[int, int] | None
 """Which writing of a file it is: inode and time of change; None where there is no file."""

@@ -25,7 +25,6 @@ from matplotlib.transforms import ScaledTranslation
 
 from mlpip_bench.comparison_figures import cost, learning, scores
 from mlpip_bench.datasets.base import STAND_INS
-from mlpip_bench.errors import UserError
 from mlpip_bench.paper_figures import posterior, reconstruction, samples, versatility, weights
 from mlpip_bench.plotting import (
     COLOURS,
@@ -39,7 +38,9 @@ from mlpip_bench.plotting import (
     numbers,
     wrapped,
 )
-from mlpip_bench.results import Record, write_atomically
+from mlpip_bench.records.record import Record
+from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.files import write_atomically
 
 _DODGE = 4.0  # points between the lines of a steps figure, so that equal scores can be told apart,
 _MOST_DODGE = 20.0  # and between the first and the last, so that they keep beside their number of steps

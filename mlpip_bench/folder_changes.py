@@ -28,11 +28,11 @@ from mlpip_bench.entries import (
     seeds_of,
     unique,
 )
-from mlpip_bench.errors import UserError
-from mlpip_bench.paired import paired_difference, verdict
+from mlpip_bench.records.record import Record
+from mlpip_bench.records.statistics import holm, mean_ci95, p_value, paired_difference, verdict, welch
+from mlpip_bench.records.store import load_all
 from mlpip_bench.rendering import Cell, Row, WideTable
-from mlpip_bench.results import Record, load_all, mean_ci95
-from mlpip_bench.significance import holm, p_value, welch
+from mlpip_bench.utils.errors import UserError
 from mlpip_bench.wording import (
     NO_INTERVAL_NOTE,
     STAND_IN_NOTE,

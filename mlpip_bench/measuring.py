@@ -9,18 +9,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from mlpip_bench import registry, results
+from mlpip_bench import registry
 from mlpip_bench.api import EvalProtocol, Method, SideBySideProtocol
 from mlpip_bench.cells import Cell, build_method, streams_of
 from mlpip_bench.code import engine_code
-from mlpip_bench.device import environment
-from mlpip_bench.errors import CellError, UserError, one_line
 from mlpip_bench.evaluate import Contender, Evaluation, compile_for_tests, is_inductive
 from mlpip_bench.metrics import VALIDATION
-from mlpip_bench.progress import Reporter
-from mlpip_bench.results import Record, Scores
-from mlpip_bench.tasks import Stream
+from mlpip_bench.records.record import Model, Record, Scores
+from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.train import State, TrainingState, iterations_done, load_checkpoint, train
+from mlpip_bench.utils.device import environment
+from mlpip_bench.utils.errors import CellError, UserError, one_line
+from mlpip_bench.utils.progress import Reporter
 
 
 def train_and_measure(
@@ -152,7 +152,7 @@ def _measure(
     """
     scores: dict[str, list[Scores]] = {name: [] for name in protocols}
     failed: dict[str, BaseException] = {}
-    states: dict[results.Model, State] = {"best": trained.best_model, "last": trained.model}
+    states: dict[Model, State] = {"best": trained.best_model, "last": trained.model}
     if trained.best_iteration == trained.iteration:
         del states["last"]
     for model, state in states.items():

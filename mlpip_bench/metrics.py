@@ -14,7 +14,8 @@ from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
 from mlpip_bench.api import TaskKind
-from mlpip_bench.results import Better, mean_ci95
+from mlpip_bench.records.record import Better
+from mlpip_bench.records.statistics import mean_ci95
 
 
 def _no_score(predictive: Distribution, y: Tensor) -> Tensor:  # noqa: ARG001

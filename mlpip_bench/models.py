@@ -32,7 +32,7 @@ from mlpip_bench.networks import (
     truncated_xavier_,
 )
 from mlpip_bench.normalization import Statistics
-from mlpip_bench.tasks import Labelled
+from mlpip_bench.tasks.batch import Labelled
 
 
 class GaussianModel(nn.Module, abc.ABC):

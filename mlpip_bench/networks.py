@@ -22,7 +22,7 @@ from mlpip_bench.normalization import (
     cat_statistics,
     task_statistics,
 )
-from mlpip_bench.tasks import Labelled
+from mlpip_bench.tasks.batch import Labelled
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from mlpip_bench.entries import (
     shared_scores,
     telling_facts,
 )
-from mlpip_bench.paired import paired_difference
+from mlpip_bench.records.record import Record
+from mlpip_bench.records.statistics import paired_difference
 from mlpip_bench.rendering import Row, WideTable
-from mlpip_bench.results import Record
 from mlpip_bench.wording import (
     STAND_IN_NOTE,
     Notes,

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution, kl_divergence
 
-from mlpip_bench.tasks import Labelled
+from mlpip_bench.tasks.batch import Labelled
 
 
 def mlpip_loss(predictive: Distribution, query: Labelled) -> Float[Tensor, ""]:

@@ -39,7 +39,8 @@ from mlpip_bench.plotting import (
     numbers,
     wrapped,
 )
-from mlpip_bench.results import Record, Scores, mean_ci95
+from mlpip_bench.records.record import Record, Scores
+from mlpip_bench.records.statistics import mean_ci95
 
 _Floats: TypeAlias = NDArray[np.float64]
 _Pixels: TypeAlias = NDArray[np.uint8]

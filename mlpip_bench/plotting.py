@@ -12,8 +12,8 @@ import numpy as np
 import seaborn  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from mlpip_bench.paired import mean_over_seeds
-from mlpip_bench.results import Model, Record, Scores, facts, mean_ci95
+from mlpip_bench.records.record import Model, Record, Scores, facts
+from mlpip_bench.records.statistics import mean_ci95, mean_over_seeds
 
 STYLE = ("default", seaborn.axes_style("ticks"), {"font.size": 8, "axes.titlesize": 8, "pdf.fonttype": 42})
 COLOURS = seaborn.color_palette("colorblind")

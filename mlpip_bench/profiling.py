@@ -19,14 +19,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 from mlpip_bench.cells import Cell, build_method, streams_of
-from mlpip_bench.device import keep_freed_memory
-from mlpip_bench.errors import UserError, one_line
 from mlpip_bench.evaluate import predict
-from mlpip_bench.progress import Reporter
-from mlpip_bench.results import write_atomically
-from mlpip_bench.stopwatch import Stopwatch
-from mlpip_bench.tasks import seed_from
 from mlpip_bench.train import adam, descend
+from mlpip_bench.utils.device import keep_freed_memory
+from mlpip_bench.utils.errors import UserError, one_line
+from mlpip_bench.utils.files import write_atomically
+from mlpip_bench.utils.progress import Reporter
+from mlpip_bench.utils.seeding import seed_from
+from mlpip_bench.utils.timers import Stopwatch
 
 _SHOWN = 10
 _PROFILED_STEPS = {"training": 3, "evaluation": 1}

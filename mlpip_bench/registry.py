@@ -10,8 +10,8 @@ from typing import Any, get_args
 
 from mlpip_bench.api import EvalProtocol, Method, SideBySideProtocol, TaskKind, resolve
 from mlpip_bench.benches import DATASETS, PRESETS, parse_bench
-from mlpip_bench.errors import UserError, one_line, unknown_name
 from mlpip_bench.metrics import Metric
+from mlpip_bench.utils.errors import UserError, one_line, unknown_name
 
 
 def _installed(group: str) -> dict[str, dict[str, EntryPoint]]:

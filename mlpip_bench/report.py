@@ -18,19 +18,19 @@ import jinja2
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from mlpip_bench import published as published_data
 from mlpip_bench.against_published import TrainingTasks, published_tables
 from mlpip_bench.comparisons import compare, paired_tables
 from mlpip_bench.datasets.base import STAND_INS
-from mlpip_bench.errors import UserError
 from mlpip_bench.figures import draw_figures
 from mlpip_bench.norm_modes import norm_tables
 from mlpip_bench.plotting import STYLE
-from mlpip_bench.published import Published
+from mlpip_bench.records import published as published_data
+from mlpip_bench.records.published import Published
+from mlpip_bench.records.record import Record
 from mlpip_bench.rendering import Cell, Row, WideTable
-from mlpip_bench.results import Record
 from mlpip_bench.tables import wide_tables
 from mlpip_bench.timing_tables import timed, timing_tables
+from mlpip_bench.utils.errors import UserError
 
 _AT_EVERY_ROW = ("norm", "inductive", "queries", "budget", "seeds", "tasks", "source")
 """Attributes that are told below the name of each row even where all rows agree."""

@@ -14,18 +14,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlpip_bench import registry, results
+from mlpip_bench import registry
 from mlpip_bench.api import EvalProtocol, SideBySideProtocol
 from mlpip_bench.cells import Cell, Overwrite, RunConfig, plan_cells
-from mlpip_bench.device import keep_freed_memory
-from mlpip_bench.errors import CellError, UserError
 from mlpip_bench.executors import Executor, InProcess, Job, Outcome, Stamp
-from mlpip_bench.locks import HeldError, is_held, locked
 from mlpip_bench.measuring import measure_side_by_side, message_of, train_and_measure
-from mlpip_bench.progress import Reporter
-from mlpip_bench.results import Record
-from mlpip_bench.tasks import seed_from
+from mlpip_bench.records import store
+from mlpip_bench.records.record import Record
 from mlpip_bench.train import iterations_done
+from mlpip_bench.utils.device import keep_freed_memory
+from mlpip_bench.utils.errors import CellError, UserError
+from mlpip_bench.utils.files import remove_leftovers, write_atomically
+from mlpip_bench.utils.locks import HeldError, is_held, locked
+from mlpip_bench.utils.progress import Reporter
+from mlpip_bench.utils.seeding import seed_from
 
 _ATTEMPTS = 3  # at a job whose process is killed
 _POLL_SECONDS = 1.0
@@ -77,7 +79,7 @@ def survey(cells: Sequence[Cell], config: RunConfig) -> list[Standing]:
     Raises:
         UserError: the results folder holds a damaged record.
     """
-    records = results.load_all(config.results)
+    records = store.load_all(config.results)
     sessions = _sessions(records)
     made = {_all_but_code(r.bench, r.method, r.protocol, r.seed, r.config, r.data) for r in records}
     always = config.overwrite == "always"
@@ -116,7 +118,7 @@ def why(standing: Standing, config: RunConfig) -> str:
         return _HELD
     failure = _failure(cell, folder)
     if failure.exists():
-        told = results.load_failure(failure)
+        told = store.load_failure(failure)
         return f"failed before: {told[1]}" if told else f"failed before ({failure})"
     reached = iterations_done(cell.checkpoint(folder))
     if 0 < reached < cell.plan.iterations:
@@ -217,7 +219,7 @@ def run(
         for protocol, group in _side_by_side([s.cell for s in standings if s.beside]):
             # Cells that failed are no reason to measure the others again, and nothing else may run meanwhile.
             ready = [c for c in group if not any(o.status in ("failed", "busy") for o in ended[c])]
-            if together := _to_measure(protocol, ready, _sessions(results.load_all(config.results)), config.overwrite):
+            if together := _to_measure(protocol, ready, _sessions(store.load_all(config.results)), config.overwrite):
                 job = _side_by_side_job(protocol, together, config, before)
                 for _, outcome in _until_ended(chosen, [job], reporter, wait=wait):
                     told = _told(together, outcome, config.results, reporter)
@@ -390,7 +392,7 @@ def _perform(job: Job, cells: Sequence[Cell], reporter: Reporter) -> Outcome:
         return Outcome("nothing", "another run has made its records meanwhile")
     try:
         for record in _records(job, cells, untouched, reporter):
-            results.save(record, folder)
+            store.save(record, folder)
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # one job's fault, whatever it is, must not take the others with it
@@ -406,7 +408,7 @@ def _records(job: Job, cells: Sequence[Cell], wanted: Collection[Path], reporter
         return measure_side_by_side(job.protocols[0], cells, folder, reporter)
     (cell,) = cells
     for path in (cell.checkpoint(folder), *job.stamps):
-        results.remove_leftovers(path)
+        remove_leftovers(path)
     names = [name for name in job.protocols if cell.record_path(folder, name) in wanted]
     return train_and_measure(cell, names, folder, reporter, afresh=job.config.overwrite == "always")
 
@@ -416,7 +418,7 @@ def _keep_failure(cells: Sequence[Cell], error: BaseException, folder: Path, rep
     told = "".join(traceback.format_exception(error))
     for cell in cells:
         detail = {"cell": cell.title, "error": message, "traceback": told, "config": cell.config}
-        results.write_atomically(_failure(cell, folder), json.dumps(detail, indent=1).encode())
+        write_atomically(_failure(cell, folder), json.dumps(detail, indent=1).encode())
         reporter.say(f"failed {cell.title}: {message}")
     return Outcome("failed", message)
 
@@ -425,7 +427,7 @@ def _check_writable(folder: Path) -> None:
     try:
         with locked(folder / "locks" / "writable.lock", wait=True):
             probe = folder / "records" / ".writable"
-            results.write_atomically(probe, b"")
+            write_atomically(probe, b"")
             probe.unlink()
     except UserError as error:
         raise UserError(f"the results folder (--results {folder}) must be writable: {error}") from error

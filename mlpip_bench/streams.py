@@ -15,18 +15,10 @@ from mlpip_bench.benches import TEST_QUERIES, BenchSpec
 from mlpip_bench.datasets.base import ImageDataset
 from mlpip_bench.datasets.linear_gaussian import LinearGaussian, LinearGaussianStream
 from mlpip_bench.datasets.views import VIEWS
-from mlpip_bench.errors import UserError
-from mlpip_bench.tasks import (
-    BLOCK,
-    ImagePool,
-    Labelled,
-    Stream,
-    TaskBatch,
-    TaskShape,
-    TaskStream,
-    block_generator,
-    blocks,
-)
+from mlpip_bench.tasks.batch import Labelled, TaskBatch, TaskShape
+from mlpip_bench.tasks.images import ImagePool, TaskStream
+from mlpip_bench.tasks.stream import BLOCK, Stream, block_generator, blocks
+from mlpip_bench.utils.errors import UserError
 
 Angles = Literal["sincos", "degrees"]
 TaskSource = ImageDataset | LinearGaussian

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from mlpip_bench import published as published_data
 from mlpip_bench.comparisons import compare, paired_tables
 from mlpip_bench.entries import (
     Entry,
@@ -31,12 +30,15 @@ from mlpip_bench.entries import (
     row_groups,
     seeds_of,
 )
-from mlpip_bench.errors import UserError
 from mlpip_bench.norm_modes import norm_tables
-from mlpip_bench.published import Published
+from mlpip_bench.records import published as published_data
+from mlpip_bench.records.published import Published
+from mlpip_bench.records.record import Better, Record, Scores
+from mlpip_bench.records.statistics import mean_ci95
 from mlpip_bench.rendering import ATTRIBUTES, BOLD_NOTE, Row, WideTable, to_latex, to_markdown
-from mlpip_bench.results import Better, Record, Scores, mean_ci95, write_atomically
 from mlpip_bench.timing_tables import timed, timing_csv, timing_tables
+from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.files import write_atomically
 from mlpip_bench.wording import (
     ONLY_IF_TELLING,
     OWN_COLUMN,

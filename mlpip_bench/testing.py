@@ -26,11 +26,11 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 
 from mlpip_bench.api import Method, Posterior, Problem, TaskKind
 from mlpip_bench.distributions import Delta, to_float64
-from mlpip_bench.errors import one_line, unknown_name
 from mlpip_bench.networks import ExtractorSpec
 from mlpip_bench.normalization import NORM_MODES, NormMode
 from mlpip_bench.registry import method_faults
-from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.utils.errors import one_line, unknown_name
 
 Status = Literal["passed", "failed", "expected failure", "not applicable", "not run"]
 

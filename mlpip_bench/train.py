@@ -17,12 +17,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mlpip_bench.api import Method, TrainingPlan
-from mlpip_bench.errors import CellError, UserError
 from mlpip_bench.evaluate import predict, score
 from mlpip_bench.metrics import Metric
-from mlpip_bench.progress import Step
-from mlpip_bench.results import write_atomically
-from mlpip_bench.tasks import Stream, seed_from
+from mlpip_bench.tasks.stream import Stream
+from mlpip_bench.utils.errors import CellError, UserError
+from mlpip_bench.utils.files import write_atomically
+from mlpip_bench.utils.progress import Step
+from mlpip_bench.utils.seeding import seed_from
 
 _CHECKPOINT_SECONDS = 20.0
 

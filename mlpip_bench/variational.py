@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
 
 Observed = Literal["support", "support+query"]
 

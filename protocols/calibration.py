@@ -15,7 +15,7 @@ from torch.distributions import Categorical
 from mlpip_bench.api import EvalProtocol
 from mlpip_bench.evaluate import Evaluation, score
 from mlpip_bench.metrics import BRIER, ECE, reliability
-from mlpip_bench.results import Scores
+from mlpip_bench.records.record import Scores
 
 
 class Calibration(EvalProtocol):

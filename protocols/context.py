@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 from mlpip_bench.api import EvalProtocol, Method
 from mlpip_bench.evaluate import Evaluation
 from mlpip_bench.metrics import Metric
-from mlpip_bench.results import Scores
+from mlpip_bench.records.record import Scores
 from mlpip_bench.streams import HeldOutStream
 
 WITHIN_CLASS_SHARE = Metric("within_class_share", "fraction", "neither")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlpip_bench.api import EvalProtocol
 from mlpip_bench.evaluate import Evaluation
 from mlpip_bench.metrics import NLL
-from mlpip_bench.results import Scores
+from mlpip_bench.records.record import Scores
 
 
 class NegativeLogLikelihood(EvalProtocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from mlpip_bench.api import EvalProtocol
 from mlpip_bench.evaluate import Evaluation
 from mlpip_bench.metrics import ACCURACY, NLL
-from mlpip_bench.results import Scores
+from mlpip_bench.records.record import Scores
 
 
 class OneAtATime(EvalProtocol):

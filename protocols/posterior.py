@@ -11,10 +11,10 @@ from torch.distributions import Distribution, MultivariateNormal, Normal, kl_div
 
 from mlpip_bench.api import EvalProtocol
 from mlpip_bench.conjugate import conjugate_posterior, with_bias
-from mlpip_bench.errors import CellError
 from mlpip_bench.evaluate import Evaluation
 from mlpip_bench.metrics import Metric
-from mlpip_bench.results import Scores
+from mlpip_bench.records.record import Scores
+from mlpip_bench.utils.errors import CellError
 
 KL = Metric("kl", "nats", "lower")
 """KL(p || q) of the exact posterior p from q, over all coordinates of psi."""

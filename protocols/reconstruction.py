@@ -18,7 +18,7 @@ from mlpip_bench.api import EvalProtocol
 from mlpip_bench.distributions import Delta
 from mlpip_bench.evaluate import Evaluation, Predictions
 from mlpip_bench.metrics import MSE, SSIM, SSIM_RANGE_2
-from mlpip_bench.results import Scores
+from mlpip_bench.records.record import Scores
 
 SHOWN = 3
 """Test objects, the first ones, whose images are kept for the figure."""

@@ -24,14 +24,15 @@ import torch
 from torch.distributions import Distribution
 
 from mlpip_bench.api import SideBySideProtocol
-from mlpip_bench.errors import CellError, one_line
 from mlpip_bench.evaluate import Contender, scores_of
 from mlpip_bench.metrics import Metric
-from mlpip_bench.progress import Reporter
-from mlpip_bench.results import Scores
-from mlpip_bench.stopwatch import Stopwatch, peak_bytes
-from mlpip_bench.tasks import Labelled, TaskBatch, seed_from
+from mlpip_bench.records.record import Scores
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
 from mlpip_bench.train import adam, descend
+from mlpip_bench.utils.errors import CellError, one_line
+from mlpip_bench.utils.progress import Reporter
+from mlpip_bench.utils.seeding import seed_from
+from mlpip_bench.utils.timers import Stopwatch, peak_bytes
 
 REPEATS = 5
 MOST_TASKS = 1000

@@ -11,8 +11,9 @@ from typing import Any
 from mlpip_bench.api import EvalProtocol, Method
 from mlpip_bench.evaluate import Evaluation
 from mlpip_bench.metrics import ACCURACY, NLL
-from mlpip_bench.results import Scores
-from mlpip_bench.tasks import TaskShape, TaskStream
+from mlpip_bench.records.record import Scores
+from mlpip_bench.tasks.batch import TaskShape
+from mlpip_bench.tasks.images import TaskStream
 
 WAYS = (5, 10, 20, 30, 40, 50, 60, 80, 100)
 SHOTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15)

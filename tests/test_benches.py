@@ -3,8 +3,8 @@ import pytest
 from mlpip_bench import registry
 from mlpip_bench.api import TrainingPlan, resolve
 from mlpip_bench.benches import DATASETS, LISTED, PRESETS, parse_bench
-from mlpip_bench.errors import UserError
-from mlpip_bench.published import load
+from mlpip_bench.records.published import load
+from mlpip_bench.utils.errors import UserError
 
 
 def test_the_grammar_takes_any_way_and_shot():

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mlpip_bench import registry, results
+from mlpip_bench import registry
 from mlpip_bench.cli import app
+from mlpip_bench.records import store
 
 TINY = ["--iterations", "4", "--test-tasks", "4", "--set", "validation_tasks=2", "--set", "tasks_per_batch=1"]
 COLUMNS = "bench,method,protocol,metric,way,shot,queries,norm,preset,iterations,source,seed,device,tasks,mean,ci95,unit"
@@ -37,7 +38,7 @@ def finished(tmp_path_factory) -> Path:
 
 
 def test_the_main_job_writes_records_and_tables_and_prints_them(finished):
-    records = results.load_all(finished)
+    records = store.load_all(finished)
     assert {(r.method, r.protocol) for r in records} == {
         (m, p) for m in ("versa", "maml", "protonets") for p in ("accuracy", "nll")
     }
@@ -95,7 +96,7 @@ def test_the_long_form_has_its_columns_and_a_row_a_value(finished):
 
 def test_methods_are_tested_on_the_same_tasks(finished):
     # The tasks themselves are pinned in test_tasks; here: what was recorded agrees with them.
-    records = results.load_all(finished)
+    records = store.load_all(finished)
     assert len({json.dumps(r.data, sort_keys=True) for r in records}) == 1
     assert len({(r.config["test_tasks"], r.config["queries"]) for r in records}) == 1
 
@@ -105,17 +106,17 @@ def test_changing_only_the_test_reuses_the_trained_model(finished):
     result = run(finished, "--queries", "1")
     assert result.exit_code == 0
     assert checkpoints == {p: p.stat().st_mtime_ns for p in (finished / "checkpoints").rglob("*.pt")}
-    assert {r.scores[0].queries for r in results.load_all(finished) if r.method == "protonets"} == {1, 15}
+    assert {r.scores[0].queries for r in store.load_all(finished) if r.method == "protonets"} == {1, 15}
 
 
 def test_overwrite_always_runs_again_and_gives_the_same_scores(tmp_path):
     run(tmp_path)
-    first = results.load_all(tmp_path)
+    first = store.load_all(tmp_path)
     path = tmp_path / "records" / first[0].filename
     before = path.stat().st_mtime_ns
     assert run(tmp_path, "--overwrite", "always").exit_code == 0
     assert path.stat().st_mtime_ns != before
-    assert [r.scores for r in results.load_all(tmp_path)] == [r.scores for r in first]
+    assert [r.scores for r in store.load_all(tmp_path)] == [r.scores for r in first]
 
 
 def test_it_works_from_any_directory(tmp_path, monkeypatch):
@@ -146,7 +147,7 @@ def test_real_omniglot_runs_and_is_marked_real(data_root, tmp_path):
     arguments = ["--methods", "protonets", "--bench", "omni5w1s,tiny5w5s", "--data-root", data_root, *TINY]
     result = call("run", *arguments, "--results", tmp_path)
     assert result.exit_code == 0, result.output
-    assert {r.data["source"] for r in results.load_all(tmp_path)} == {"real"}
+    assert {r.data["source"] for r in store.load_all(tmp_path)} == {"real"}
     assert "stand-in" not in result.output
 
 
@@ -198,7 +199,7 @@ def test_a_loss_that_is_not_finite_stops_its_cell_only(tmp_path, monkeypatch):
     assert result.exit_code == 1
     assert "failed" in result.output
     assert "is not finite at iteration 0" in result.output
-    assert {r.method for r in results.load_all(tmp_path)} == {"protonets"}
+    assert {r.method for r in store.load_all(tmp_path)} == {"protonets"}
     failure = json.loads(next((tmp_path / "failures").rglob("*.json")).read_text())
     assert "not finite" in failure["error"]
 
@@ -208,7 +209,7 @@ def test_a_loss_that_is_not_finite_stops_its_cell_only(tmp_path, monkeypatch):
     monkeypatch.setattr(plugin, "loss", honest)
     again = run(tmp_path, methods="versa,protonets")
     assert again.exit_code == 0
-    assert {r.method for r in results.load_all(tmp_path)} == {"versa", "protonets"}
+    assert {r.method for r in store.load_all(tmp_path)} == {"versa", "protonets"}
     assert not list((tmp_path / "failures").rglob("*.json"))
 
 
@@ -218,7 +219,7 @@ def test_a_plugin_that_raises_fails_its_cell_only(tmp_path, monkeypatch):
     result = run(tmp_path, methods="versa,protonets")
     assert result.exit_code == 1
     assert "KeyError" in result.output
-    assert {r.method for r in results.load_all(tmp_path)} == {"protonets"}
+    assert {r.method for r in store.load_all(tmp_path)} == {"protonets"}
 
 
 def register(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:

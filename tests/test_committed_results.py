@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from mlpip_bench import results, tables
+from mlpip_bench import tables
+from mlpip_bench.records import store
+from mlpip_bench.records.record import Scores
+from mlpip_bench.records.statistics import mean_ci95
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -20,8 +23,8 @@ FOLDERS = [
 ]
 
 
-def shown(scores: results.Scores) -> str:
-    mean, half_width = results.mean_ci95(scores.per_task)
+def shown(scores: Scores) -> str:
+    mean, half_width = mean_ci95(scores.per_task)
     if scores.unit == "fraction":
         return f"{100 * mean:.2f} ± {100 * half_width:.2f}"
     return f"{mean:.4f} ± {half_width:.4f}"
@@ -30,7 +33,7 @@ def shown(scores: results.Scores) -> str:
 def measured(folder: str) -> dict[tuple[str, ...], list[str]]:
     """Accuracy, NLL and ECE of the best models as the tables show them, by bench and method."""
     scores: dict[tuple[str, ...], dict[str, str]] = {}
-    for record in results.load_all(REPOSITORY / folder):
+    for record in store.load_all(REPOSITORY / folder):
         assert record.data["source"] in ("real", "synthetic")
         for score in record.scores:
             if score.model == "best" and not score.condition:
@@ -42,7 +45,7 @@ def measured(folder: str) -> dict[tuple[str, ...], list[str]]:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_committed_tables_are_those_of_the_committed_records(folder, tmp_path):
     committed = REPOSITORY / folder / "tables"
-    written = tables.write_tables(results.load_all(REPOSITORY / folder), tmp_path)
+    written = tables.write_tables(store.load_all(REPOSITORY / folder), tmp_path)
     assert {p.name for p in written} == {p.name for p in committed.iterdir()}
     for path in written:
         assert path.read_bytes() == (committed / path.name).read_bytes(), f"regenerate with: table --results {folder}"
@@ -64,7 +67,7 @@ def test_the_findings_quote_the_records():
 def test_the_findings_quote_the_paired_differences():
     best = {
         (r.bench, s.metric, r.method): s.per_task
-        for r in results.load_all(REPOSITORY / "results")
+        for r in store.load_all(REPOSITORY / "results")
         for s in r.scores
         if s.model == "best" and not s.condition
     }
@@ -84,7 +87,7 @@ def test_the_findings_quote_the_ablations():
         r"^\| `(\w+)` \| (support\S*) \| (\S+) \| (\S+ ± \S+) \| (\S+ ± \S+) \| (\S+ ± \S+) \|$", FINDINGS, re.M
     )
     expected: dict[tuple[str, ...], dict[str, str]] = {}
-    for record in results.load_all(REPOSITORY / "results/vi_ablations"):
+    for record in store.load_all(REPOSITORY / "results/vi_ablations"):
         settings = record.config["settings"]
         cell = expected.setdefault((record.method, settings["observed"], str(settings["beta"])), {})
         cell |= {s.metric: shown(s) for s in record.scores if s.model == "best"}
@@ -96,7 +99,7 @@ def test_the_findings_quote_the_ablations():
 def test_the_readme_quotes_the_validation_accuracies_that_chose_the_default_norm():
     header = re.search(r"^\| validation accuracy, % \| (.*) \| mean \|$", README, re.M)
     methods = header[1].split(" | ")
-    records = {(r.config["norm"], r.method): r for r in results.load_all(REPOSITORY / "results/norm_choice")}
+    records = {(r.config["norm"], r.method): r for r in store.load_all(REPOSITORY / "results/norm_choice")}
     for norm in ("metabn", "tasknorm"):
         shown = re.search(rf"^\| `{norm}` \| (.*) \|$", README, re.M)[1].split(" | ")
         final = [records[norm, method].training["history"][-1]["accuracy"] * 100 for method in methods]

@@ -12,10 +12,12 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from mlpip_bench import folder_changes, results, significance
+from mlpip_bench import folder_changes
 from mlpip_bench.cli import app
-from mlpip_bench.errors import UserError
-from mlpip_bench.results import Record, Scores
+from mlpip_bench.records import store
+from mlpip_bench.records.record import Model, Record, Scores
+from mlpip_bench.records.statistics import holm, welch
+from mlpip_bench.utils.errors import UserError
 
 LOW, HIGH = (0.50, 0.61, 0.70, 0.55, 0.40), (0.60, 0.70, 0.85, 0.60, 0.52)
 BOTH = (Path("before"), Path("after"))
@@ -32,7 +34,7 @@ def record(
     environment: dict[str, Any] | None = None,
     condition: dict[str, int] | None = None,
     queries: int = 15,
-    model: results.Model = "best",
+    model: Model = "best",
     **config: Any,
 ) -> Record:
     unit, better = {"accuracy": ("fraction", "higher"), "nll": ("nats per query", "lower")}.get(
@@ -101,9 +103,9 @@ def test_seeds_are_averaged_task_by_task_first() -> None:
 
 def test_holm_by_hand() -> None:
     # sorted 0.005, 0.01, 0.03, 0.04 times 4, 3, 2, 1: 0.02, 0.03, 0.06, 0.04, the last raised to the one before
-    assert significance.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert significance.holm([0.5, 0.9]) == [1.0, 1.0]
-    assert significance.holm([]) == []
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
 
 
 def test_the_correction_is_for_all_differences_of_the_folders() -> None:
@@ -128,9 +130,9 @@ def test_one_task_or_no_spread_is_no_crash() -> None:
     single = only([record(0.5)], [record(0.6)])
     assert (single.verdict, single.ci95) == ("unclear", math.inf)
     assert math.isnan(single.p_holm)
-    assert significance.welch([0.5], [0.5, 0.6])[1] == math.inf
-    assert significance.welch([0.5, 0.5], [0.75, 0.75]) == (0.25, 0.0, 0.0)
-    assert significance.welch([0.5, 0.5], [0.5, 0.5]) == (0.0, 0.0, 1.0)
+    assert welch([0.5], [0.5, 0.6])[1] == math.inf
+    assert welch([0.5, 0.5], [0.75, 0.75]) == (0.25, 0.0, 0.0)
+    assert welch([0.5, 0.5], [0.5, 0.5]) == (0.0, 0.0, 1.0)
     steady = only([record(0.25, 0.5)], [record(0.5, 0.75)])
     assert (steady.mean, steady.ci95, steady.p, steady.verdict) == (0.25, 0.0, 0.0, "better")
 
@@ -190,7 +192,7 @@ def test_nothing_in_common_is_an_error_that_says_what_there_is() -> None:
 def compare(tmp_path: Path, before: Sequence[Record], after: Sequence[Record], *options: str):
     for name, records in (("before", before), ("after", after)):
         for each in records:
-            results.save(each, tmp_path / name)
+            store.save(each, tmp_path / name)
     folders = [str(tmp_path / name) for name in ("before", "after")]
     return CliRunner().invoke(app, ["compare", *folders, *options], env={"COLUMNS": "120"})
 

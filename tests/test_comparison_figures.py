@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from mlpip_bench import comparison_figures, figures
-from mlpip_bench.results import Record, Scores
+from mlpip_bench.records.record import Record, Scores
 
 MEASURED = {"accuracy": ("fraction", "higher"), "nll": ("nats per query", "lower"), "mse": ("squared error", "lower")}
 HISTORY = [{"iteration": 50, "loss": 2.0, "accuracy": 0.5}, {"iteration": 100, "loss": 1.0, "accuracy": 0.7}]

@@ -3,8 +3,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from mlpip_bench import cli, registry, results
+from mlpip_bench import cli, registry
 from mlpip_bench.networks import ExtractorSpec, FeatureExtractor
+from mlpip_bench.records import store
 from protocols.context import ContextIndependence, within_class_share
 
 
@@ -82,7 +83,7 @@ def test_context_independence_from_the_command_line_on_mnist(data_root, tmp_path
     done = CliRunner().invoke(cli.app, [*command, *small, *protocols])
     assert done.exit_code == 0, done.output
     assert "does not apply to context2 maml" in " ".join(done.output.split())
-    records = {(r.method, r.protocol): r for r in results.load_all(tmp_path)}
+    records = {(r.method, r.protocol): r for r in store.load_all(tmp_path)}
     assert set(records) == {("protonets", "accuracy"), ("protonets", "context"), ("maml", "accuracy")}
     score = records["protonets", "context"].scores[0]
     assert (score.metric, score.better, score.way, score.shot, len(score.per_task)) == (
@@ -103,7 +104,7 @@ def test_without_mnist_scikit_learns_digits_stand_in_and_say_so(tmp_path):
     done = CliRunner().invoke(cli.app, [*command, *small, "--protocols", "context"])
     assert done.exit_code == 0, done.output
     assert "stand-in data" in done.output
-    (record,) = results.load_all(tmp_path)
+    (record,) = store.load_all(tmp_path)
     assert (record.data["name"], record.data["source"]) == ("digits", "bundled")
     table = CliRunner().invoke(cli.app, ["table", "--results", str(tmp_path)]).output
     assert "protonets (stand-in)" in " ".join(table.split())

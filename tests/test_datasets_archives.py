@@ -12,7 +12,7 @@ import pytest
 
 from mlpip_bench.datasets.archives import read_tar, read_zip
 from mlpip_bench.datasets.unpickling import load_plain_pickle
-from mlpip_bench.errors import UserError
+from mlpip_bench.utils.errors import UserError
 
 Reader = Callable[[Path, Callable[[PurePosixPath], bool]], dict[PurePosixPath, bytes]]
 READERS = {"zip": read_zip, "tar": read_tar}

@@ -13,7 +13,7 @@ from mlpip_bench.datasets import catalog, coil100, mnist, shapenet
 from mlpip_bench.datasets.base import STAND_INS, ClassImages, ImageDataset, Source
 from mlpip_bench.datasets.catalog import DataOptions, Views, describe, load, verify
 from mlpip_bench.datasets.omniglot import Split
-from mlpip_bench.errors import UserError
+from mlpip_bench.utils.errors import UserError
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from PIL import Image
 
 from mlpip_bench.datasets import mini_imagenet
 from mlpip_bench.datasets.base import ImageDataset
-from mlpip_bench.errors import UserError
+from mlpip_bench.utils.errors import UserError
 
 WNIDS = {"train": ("n00000001", "n00000002", "n00000003"), "val": ("n00000004",), "test": ("n00000005", "n00000006")}
 EACH = 3

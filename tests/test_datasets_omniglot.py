@@ -14,7 +14,7 @@ from PIL import Image
 from mlpip_bench.datasets import omniglot
 from mlpip_bench.datasets.base import ImageDataset
 from mlpip_bench.datasets.omniglot import Character, Resize, Split
-from mlpip_bench.errors import UserError
+from mlpip_bench.utils.errors import UserError
 
 Drawings = dict[tuple[str, int], np.ndarray]
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from mlpip_bench.datasets import tiny_imagenet
 from mlpip_bench.datasets.base import ImageDataset
-from mlpip_bench.errors import UserError
+from mlpip_bench.utils.errors import UserError
 
 
 def jpeg(value: int, size: int = 32, mode: str = "RGB") -> bytes:

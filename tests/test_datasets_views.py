@@ -11,7 +11,7 @@ from PIL import Image
 from mlpip_bench.datasets import coil100, shapenet
 from mlpip_bench.datasets.base import SPLITS, ImageDataset
 from mlpip_bench.datasets.reading import shortfall
-from mlpip_bench.errors import UserError
+from mlpip_bench.utils.errors import UserError
 
 CHAIR, BOAT, OTHER = "03001627", "04530566", "02747177"  # the last, trash bin, is not among the paper's
 

@@ -5,15 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from mlpip_bench import results
 from mlpip_bench.paper_figures import _OPTIMA
+from mlpip_bench.records import store
+from mlpip_bench.records.record import Record, Scores
+from mlpip_bench.records.statistics import mean_ci95
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "docs" / "experiments.md"
 
 
-def load(folder: str) -> list[results.Record]:
-    return results.load_all(REPOSITORY / "results" / folder)
+def load(folder: str) -> list[Record]:
+    return store.load_all(REPOSITORY / "results" / folder)
 
 
 def score(records, metric: str, model: str = "best", condition=None, **fields):
@@ -28,8 +30,8 @@ def score(records, metric: str, model: str = "best", condition=None, **fields):
     return found
 
 
-def shown(scores: results.Scores, digits: int = 4, factor: float = 1) -> str:
-    mean, ci95 = results.mean_ci95(scores.per_task)
+def shown(scores: Scores, digits: int = 4, factor: float = 1) -> str:
+    mean, ci95 = mean_ci95(scores.per_task)
     return f"{factor * mean:.{digits}f} ± {factor * ci95:.{digits}f}"
 
 
@@ -55,7 +57,7 @@ def ratios() -> dict[tuple[str, int], list[float]]:
     found: dict[tuple[str, int], list[float]] = {}
     for record in load("toy_samples"):
         if record.protocol == "posterior":
-            mean, _ = results.mean_ci95(score([record], "variance_ratio", "last").per_task)
+            mean, _ = mean_ci95(score([record], "variance_ratio", "last").per_task)
             found.setdefault((record.bench, record.config["settings"]["samples"]), []).append(mean)
     return found
 
@@ -70,7 +72,7 @@ def sample_rows() -> list[str]:
             cells.append("" if optimum is None else f"{optimum:.2f}")
             for bench in (f"toyfresh{n}", f"toy{n}"):
                 values = found.get((bench, samples), [])
-                mean, ci95 = results.mean_ci95(values) if values else (0, 0)
+                mean, ci95 = mean_ci95(values) if values else (0, 0)
                 cells.append("" if not values else f"{mean:.2f}" + (f" ± {ci95:.2f}" if len(values) > 1 else ""))
         rows.append(row(*cells))
     return rows
@@ -152,7 +154,7 @@ def test_the_variance_ratios_are_those_of_the_objectives_optimum():
 
 def test_view_findings_hold_in_the_records():
     """Versa is best on the drawn solids, better with five views than one; on COIL-100 below C-VAE and mean view."""
-    mse = {(r.data["name"], r.bench, r.method): results.mean_ci95(score([r], "mse").per_task)[0] for r in load("views")}
+    mse = {(r.data["name"], r.bench, r.method): mean_ci95(score([r], "mse").per_task)[0] for r in load("views")}
     for bench in ("views1s", "views5s"):
         for data, others in (("solids", ("cvae", "mean_view", "nearest_view")), ("coil100", ("cvae", "mean_view"))):
             assert mse[data, bench, "versa"] < min(mse[data, bench, other] for other in others)

@@ -13,11 +13,12 @@ from matplotlib.figure import Figure
 from scipy import stats
 from typer.testing import CliRunner
 
-from mlpip_bench import figures, results
+from mlpip_bench import figures
 from mlpip_bench.cli import app
 from mlpip_bench.datasets.base import STAND_INS
-from mlpip_bench.errors import UserError
-from mlpip_bench.results import Record, Scores
+from mlpip_bench.records import store
+from mlpip_bench.records.record import Record, Scores
+from mlpip_bench.utils.errors import UserError
 
 GAPS = (0.1, 0.4, 0.25)
 BINS = {  # two bins of four are filled
@@ -265,7 +266,7 @@ def test_nothing_to_show_is_an_error_with_advice(tmp_path: Path) -> None:
 
 
 def test_the_command_makes_figures_from_records_alone(tmp_path: Path) -> None:
-    results.save(record(), tmp_path)
+    store.save(record(), tmp_path)
     done = CliRunner().invoke(app, ["figures", "--results", str(tmp_path)])
     assert done.exit_code == 0, done.output
     stems = ("scores-omni", "reliability-omni5w1s")

@@ -24,7 +24,7 @@ import protocols
 from mlpip_bench import registry
 from mlpip_bench.api import EvalProtocol, Method, Problem, SideBySideProtocol
 from mlpip_bench.networks import ExtractorSpec
-from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))

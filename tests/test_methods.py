@@ -10,11 +10,11 @@ from methods.protonets import ProtoNets, ProtoNetsSettings
 from methods.versa import Versa, VersaSettings
 from mlpip_bench import registry
 from mlpip_bench.api import Problem
-from mlpip_bench.errors import UserError
 from mlpip_bench.evaluate import is_inductive
 from mlpip_bench.networks import ExtractorSpec, FeatureExtractor
 from mlpip_bench.normalization import NORM_MODES
-from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.utils.errors import UserError
 
 SPEC = ExtractorSpec((1, 8, 8), blocks=2, channels=4, dropout=0.2)
 NAMES = [n for n in registry.method_names() if "classification" in registry.method(n).handles]

@@ -18,7 +18,7 @@ from mlpip_bench.api import Method, Posterior
 from mlpip_bench.distributions import MonteCarloMixture
 from mlpip_bench.networks import FeatureExtractor
 from mlpip_bench.normalization import Moments
-from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
 from mlpip_bench.testing import CHECKS, assert_conforms, check_method
 
 

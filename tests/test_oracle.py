@@ -12,11 +12,12 @@ from methods.amortized_vi import AmortizedVI
 from methods.exact_linear import ExactLinear
 from methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
 from methods.versa import Versa
-from mlpip_bench import cli, results
+from mlpip_bench import cli
 from mlpip_bench.api import Method, NoSettings, Posterior, Problem
 from mlpip_bench.datasets.linear_gaussian import LinearGaussian, LinearGaussianStream
 from mlpip_bench.networks import ExtractorSpec
-from mlpip_bench.tasks import Labelled, TaskShape
+from mlpip_bench.records import store
+from mlpip_bench.tasks.batch import Labelled, TaskShape
 
 NOISE = 0.5
 
@@ -159,7 +160,7 @@ def test_the_family_from_the_command_line(tmp_path):
         cli.app, [*command, "--iterations", "300", "--set", "halve_every=75", "--test-tasks", "100"]
     )
     assert done.exit_code == 0, done.output
-    scores = {r.method: r.scores[0] for r in results.load_all(tmp_path) if r.protocol == "nll"}
+    scores = {r.method: r.scores[0] for r in store.load_all(tmp_path) if r.protocol == "nll"}
     shape, device = TaskShape(1, 5, 15), torch.device("cpu")
     batch = LinearGaussianStream(LinearGaussian(3, NOISE), shape, device, "linear5s", "test").batch(0, 100)
     support, query = (Labelled(p.x.double(), p.y.double(), 1) for p in (batch.support, batch.query))
@@ -167,7 +168,7 @@ def test_the_family_from_the_command_line(tmp_path):
     by_hand = -Normal(mean, variance.sqrt()).log_prob(query.y).mean(1)
     np.testing.assert_allclose(scores["exact_linear"].per_task, by_hand.numpy(), rtol=1e-3, atol=1e-3)
     assert np.mean(scores["versa"].per_task) > np.mean(scores["exact_linear"].per_task)
-    records = results.load_all(tmp_path)
+    records = store.load_all(tmp_path)
     assert {(r.protocol, r.data["source"], r.inductive) for r in records} == {
         (protocol, "synthetic", True) for protocol in ("nll", "posterior")
     }

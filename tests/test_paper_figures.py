@@ -17,7 +17,7 @@ from PIL import Image
 from scipy import stats
 
 from mlpip_bench import figures, paper_figures, plotting
-from mlpip_bench.results import Record, Scores
+from mlpip_bench.records.record import Record, Scores
 
 
 def score(metric: str, per_task: Sequence[float], detail: Mapping[str, Any] | None = None, **changes: Any) -> Scores:

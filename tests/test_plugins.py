@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mlpip_bench import registry, results
+from mlpip_bench import registry
 from mlpip_bench.cli import app
+from mlpip_bench.records import store
 
 COSINE = Path(__file__).resolve().parents[1] / "docs" / "example_plugin" / "cosine_means.py"
 ONE_CELL = [
@@ -274,7 +275,7 @@ def test_a_method_that_fails_at_work_fails_its_checks_and_its_cell_only(fault, s
     ran = call("run", "--methods", "broken,protonets", *ONE_CELL, "--results", site)
     assert ran.exit_code == 1
     assert says in ran.output
-    assert {r.method for r in results.load_all(site)} == {"protonets"}
+    assert {r.method for r in store.load_all(site)} == {"protonets"}
 
 
 def test_two_plugins_of_one_name_are_both_named_and_the_others_go_on(site, monkeypatch):

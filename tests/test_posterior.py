@@ -8,13 +8,14 @@ from typer.testing import CliRunner
 
 from methods.exact_linear import ExactLinear
 from methods.versa import Versa, VersaSettings
-from mlpip_bench import cli, results
+from mlpip_bench import cli
 from mlpip_bench.api import Method, NoSettings, Posterior, Problem
 from mlpip_bench.conjugate import conjugate_posterior, with_bias
 from mlpip_bench.datasets.linear_gaussian import LinearGaussian, LinearGaussianStream
 from mlpip_bench.evaluate import Evaluation
 from mlpip_bench.networks import ExtractorSpec
-from mlpip_bench.tasks import TaskShape
+from mlpip_bench.records import store
+from mlpip_bench.tasks.batch import TaskShape
 from protocols.posterior import PosteriorRecovery
 
 CPU = torch.device("cpu")
@@ -154,7 +155,7 @@ def test_the_toy_experiment_from_the_command_line(tmp_path):
     command = ["run", "--bench", "toy5", "--results", str(tmp_path), "--test-tasks", "50", "--iterations", "20"]
     done = CliRunner().invoke(cli.app, command)
     assert done.exit_code == 0, done.output
-    records = results.load_all(tmp_path)
+    records = store.load_all(tmp_path)
     assert {r.method for r in records} == {"amortized_vi", "exact_linear", "nonamortized_vi", "versa"}
     assert {r.protocol for r in records} == {"nll", "posterior"}
     versa = next(r for r in records if r.method == "versa")

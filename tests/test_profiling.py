@@ -10,16 +10,17 @@ import torch
 from torch.nn import functional as F
 from typer.testing import CliRunner
 
-from mlpip_bench import profiling, registry, results
+from mlpip_bench import profiling, registry
 from mlpip_bench.api import Problem
 from mlpip_bench.cells import Cell, RunConfig, build_method, plan_cells
 from mlpip_bench.cli import app
-from mlpip_bench.device import Numerics
 from mlpip_bench.networks import ConvBlock, ExtractorSpec
 from mlpip_bench.normalization import NORM_MODES
 from mlpip_bench.profiling import count_flop, matmul_rate, profile_cell
-from mlpip_bench.progress import Quiet
-from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.records import store
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.utils.device import Numerics
+from mlpip_bench.utils.progress import Quiet
 
 TASKS, WAY, SHOTS, QUERIES = 3, 3, 2, 4
 SPEC = ExtractorSpec((2, 8, 8), blocks=2, channels=4)
@@ -192,7 +193,7 @@ def test_a_run_prints_profiles_and_gives_the_scores_that_it_gives_without(tmp_pa
     assert "_convolution" in result.stdout
     assert run(tmp_path / "without", "--methods", "versa,protonets").exit_code == 0
     with_, without = (
-        {(r.key, score.metric, score.model): score.per_task for r in results.load_all(folder) for score in r.scores}
+        {(r.key, score.metric, score.model): score.per_task for r in store.load_all(folder) for score in r.scores}
         for folder in (tmp_path / "with", tmp_path / "without")
     )
     assert len(with_) == 8

@@ -6,7 +6,7 @@ import io
 import pytest
 from rich.console import Console
 
-from mlpip_bench.progress import ConsoleReporter, Receiver, Relay
+from mlpip_bench.utils.progress import ConsoleReporter, Receiver, Relay
 
 
 class Recorder:
@@ -37,7 +37,7 @@ def test_a_relayed_stage_is_the_stage_itself(monkeypatch):
     direct, received = Recorder(), Recorder()
     work(direct)
     receiver = Receiver(received)
-    monkeypatch.setattr("mlpip_bench.progress._RELAY_SECONDS", 0)
+    monkeypatch.setattr("mlpip_bench.utils.progress._RELAY_SECONDS", 0)
     work(Relay(receiver.receive))
     assert received.told == direct.told
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from mlpip_bench import cells, cli, registry, results
+from mlpip_bench import cells, cli, registry
 from mlpip_bench.api import EvalProtocol
 from mlpip_bench.metrics import NLL
+from mlpip_bench.records import store
 
 
 class Good(EvalProtocol):
@@ -78,7 +79,7 @@ def test_a_protocol_that_fails_is_named_and_the_others_are_recorded(name, says, 
     assert done.exit_code == 1
     assert says in " ".join(done.output.split())
     assert "second line" not in done.output
-    assert sorted(r.protocol for r in results.load_all(tmp_path)) == ["good", "nll"]
+    assert sorted(r.protocol for r in store.load_all(tmp_path)) == ["good", "nll"]
     (failure,) = (tmp_path / "failures").rglob("*.json")
     assert json.loads(failure.read_text())["error"].startswith(f"protocol {name}")
     # The records that are there are not made again.
@@ -109,13 +110,13 @@ def test_steps_are_measured_in_regression_too(tmp_path):
     arguments = ["--iterations", "2", "--set", "nonamortized_vi.test_steps=3", "--set", "validation_tasks=4"]
     done = run(tmp_path, "steps", "--methods", "nonamortized_vi", *arguments)
     assert done.exit_code == 0, done.output
-    (record,) = results.load_all(tmp_path)
+    (record,) = store.load_all(tmp_path)
     best = [s for s in record.scores if s.model == "best"]
     assert [s.condition for s in best] == [{"steps": n} for n in (0, 1, 2, 3)]
     assert {s.metric for s in best} == {"nll"}
     # The last of them is the model as it is otherwise tested; without a step q is the prior.
     assert run(tmp_path, "nll", "--methods", "nonamortized_vi", *arguments).exit_code == 0
-    (plain,) = (r for r in results.load_all(tmp_path) if r.protocol == "nll")
+    (plain,) = (r for r in store.load_all(tmp_path) if r.protocol == "nll")
     assert best[-1].per_task == plain.scores[0].per_task
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mlpip_bench import published
+from mlpip_bench.records import published
 
 BENCHES = ("omni5w1s", "omni5w5s", "omni20w1s", "omni20w5s", "mini5w1s", "mini5w5s")
 CELL = re.compile(r"(\\textbf\{)?\s*([\d.]+)(?:\s*\$\\pm\$\s*([\d.]+))?\s*\}?$")
@@ -83,7 +83,7 @@ def test_rows_measured_otherwise_say_so() -> None:
 
 def test_loads_from_any_folder(tmp_path: Path) -> None:
     root = Path(published.__file__).resolve().parents[1]
-    code = "from mlpip_bench import published; print(len(published.load()))"
+    code = "from mlpip_bench.records import published; print(len(published.load()))"
     environment = os.environ | {"PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == "103", done.stderr

@@ -14,7 +14,7 @@ from methods.cvae import CVAE, CVAESettings
 from methods.mean_view import MeanView
 from methods.nearest_view import NearestView
 from methods.versa import Versa, VersaSettings
-from mlpip_bench import cli, results
+from mlpip_bench import cli
 from mlpip_bench.api import NoSettings, Problem
 from mlpip_bench.benches import DATASETS
 from mlpip_bench.datasets.views import SIDE, VIEWS, view_dataset
@@ -22,8 +22,10 @@ from mlpip_bench.distributions import Delta, MonteCarloMixture
 from mlpip_bench.evaluate import Evaluation, is_inductive, predict
 from mlpip_bench.metrics import MSE, SSIM, SSIM_RANGE_2
 from mlpip_bench.networks import ExtractorSpec
+from mlpip_bench.records import store
 from mlpip_bench.streams import ViewStream
-from mlpip_bench.tasks import ImagePool, Labelled, TaskBatch, TaskShape
+from mlpip_bench.tasks.batch import Labelled, TaskBatch, TaskShape
+from mlpip_bench.tasks.images import ImagePool
 from protocols.reconstruction import Reconstruction
 
 CPU = torch.device("cpu")
@@ -276,7 +278,7 @@ def test_view_reconstruction_from_the_command_line_on_coil_100(data_root, tmp_pa
     ]
     done = CliRunner().invoke(cli.app, [*command, "--views", "coil100"])
     assert done.exit_code == 0, done.output
-    records = {r.method: r for r in results.load_all(tmp_path)}
+    records = {r.method: r for r in store.load_all(tmp_path)}
     assert set(records) == {"cvae", "mean_view", "nearest_view", "versa"}
     record = records["nearest_view"]
     assert (record.data["name"], record.data["options"]["angles"], record.protocol) == (

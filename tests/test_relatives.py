@@ -12,7 +12,7 @@ from methods.meta_sgd import MetaSGDSettings
 from mlpip_bench import registry
 from mlpip_bench.api import Problem
 from mlpip_bench.networks import ExtractorSpec
-from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
 from mlpip_bench.testing import Case
 
 SPEC = ExtractorSpec((1, 8, 8), blocks=2, channels=4)

@@ -14,13 +14,14 @@ from matplotlib import style
 from scipy import stats
 from typer.testing import CliRunner
 
-from mlpip_bench import published, registry, results
+from mlpip_bench import registry
 from mlpip_bench.against_published import published_tables
 from mlpip_bench.cli import app
 from mlpip_bench.figures import draw_figures
 from mlpip_bench.plotting import STYLE
+from mlpip_bench.records import published, store
+from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.report import to_html
-from mlpip_bench.results import Record, Scores
 
 ALPHA = (0.9, 0.8, 1.0, 0.7)
 BETA = (0.6, 0.8, 0.7, 0.6)
@@ -250,13 +251,13 @@ def test_same_records_same_bytes():
 
 def test_the_command_writes_a_section_for_each_folder(tmp_path):
     for name in ("one", "two"):
-        results.save(record(method="maml" if name == "one" else "protonets"), tmp_path / name)
+        store.save(record(method="maml" if name == "one" else "protonets"), tmp_path / name)
     folders = ["--results", str(tmp_path / "one"), "--results", str(tmp_path / "two")]
     done = CliRunner().invoke(app, ["report", *folders])
     assert done.exit_code == 0, done.output
     written = tmp_path / "one" / "report.html"
     assert done.output.replace("\n", "") == str(written)
-    loaded = {str(tmp_path / name): results.load_all(tmp_path / name) for name in ("one", "two")}
+    loaded = {str(tmp_path / name): store.load_all(tmp_path / name) for name in ("one", "two")}
     assert written.read_text() == to_html(loaded, registry.paper_training_tasks)
     assert {"#s1", "#s2"} <= set(Page(written.read_text()).references)
     other = tmp_path / "elsewhere" / "page.html"

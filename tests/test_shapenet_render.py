@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from mlpip_bench.cli import app
 from mlpip_bench.datasets import shapenet, shapenet_render
-from mlpip_bench.errors import UserError
-from mlpip_bench.progress import Quiet
+from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.progress import Quiet
 
 QUADS = ((0, 2, 3, 1), (4, 5, 7, 6), (0, 1, 5, 4), (2, 6, 7, 3), (0, 4, 6, 2), (1, 3, 7, 5))
 POINT = "v 1 1 1\n"

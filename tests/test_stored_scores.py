@@ -22,8 +22,9 @@ from mlpip_bench.evaluate import Evaluation
 from mlpip_bench.metrics import VALIDATION
 from mlpip_bench.normalization import NORM_MODES
 from mlpip_bench.streams import angle_coordinates, fitted, queries_at_test, task_streams
-from mlpip_bench.tasks import Labelled, TaskBatch, seed_from
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
 from mlpip_bench.train import train
+from mlpip_bench.utils.seeding import seed_from
 
 STORED = Path(__file__).with_name("stored_scores.json")
 PLAN = TrainingPlan(3, 2, 3, 1e-3, validate_every=2, validation_tasks=2, test_tasks=3)
@@ -68,7 +69,9 @@ class InFloat64:
     def batch(self, first, tasks):
         batch = self.stream.batch(first, tasks)
         parts = (batch.support, batch.query)
-        return TaskBatch(*(Labelled(*(t.double() if t.is_floating_point() else t for t in (p.x, p.y)), p.way) for p in parts))
+        return TaskBatch(
+            *(Labelled(*(t.double() if t.is_floating_point() else t for t in (p.x, p.y)), p.way) for p in parts)
+        )
 
 
 def tiny_run(method: str, name: str, norm: str, folder: Path) -> dict[str, list[float]]:
@@ -105,7 +108,12 @@ def cases() -> list[tuple[str, str, str]]:
         found += [(method, "views2s", "metabn")] * ("reconstruction" in handles)
     found += [("protonets", "omni3w2s", norm) for norm in NORM_MODES if norm != "metabn"]
     found += [(method, "omni3w2s", "running") for method in ("versa", "maml")]
-    return [*found, ("protonets", "tiny3w1s", "metabn"), ("protonets", "mini3w1s", "metabn"), ("versa", "context4", "metabn")]
+    return [
+        *found,
+        ("protonets", "tiny3w1s", "metabn"),
+        ("protonets", "mini3w1s", "metabn"),
+        ("versa", "context4", "metabn"),
+    ]
 
 
 def defaults() -> dict[str, dict[str, object]]:

@@ -9,7 +9,6 @@ from mlpip_bench.benches import TEST_QUERIES, parse_bench
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
 from mlpip_bench.datasets.linear_gaussian import LinearGaussian
 from mlpip_bench.datasets.views import SIDE, VIEWS, view_dataset
-from mlpip_bench.errors import UserError
 from mlpip_bench.streams import (
     HeldOutStream,
     Repeated,
@@ -19,7 +18,9 @@ from mlpip_bench.streams import (
     queries_at_test,
     task_streams,
 )
-from mlpip_bench.tasks import ImagePool, TaskShape, TaskStream
+from mlpip_bench.tasks.batch import TaskShape
+from mlpip_bench.tasks.images import ImagePool, TaskStream
+from mlpip_bench.utils.errors import UserError
 
 CPU = torch.device("cpu")
 

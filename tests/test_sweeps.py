@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mlpip_bench import arguments, cells, cli, code, estimates, registry, results, runner, train
-from mlpip_bench.errors import UserError
-from mlpip_bench.progress import Quiet
+from mlpip_bench import arguments, cells, cli, code, estimates, registry, runner, train
+from mlpip_bench.records import store
+from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.progress import Quiet
 
 TINY = (
     "--source", "procedural", "--iterations", "4", "--test-tasks", "3", "--set", "validation_tasks=2",
@@ -109,7 +110,7 @@ def test_a_swept_setting_names_its_cell_and_its_rows(tmp_path):
     done = run(tmp_path, "--sweep", "protonets.scale=1.0,2.0")
     assert done.exit_code == 0, done.output
     assert "2 cells run" in done.output
-    assert {r.config["settings"]["scale"] for r in results.load_all(tmp_path)} == {1.0, 2.0}
+    assert {r.config["settings"]["scale"] for r in store.load_all(tmp_path)} == {1.0, 2.0}
     table = call("table", "--results", tmp_path).output
     assert "scale 1.0" in table
     assert "scale 2.0" in table
@@ -285,7 +286,7 @@ def test_changed_code_is_another_cell(tmp_path):
 def test_records_say_which_code_made_them(tmp_path):
     run(tmp_path)
     (cell,) = cells.plan_cells(config(tmp_path))
-    for record in results.load_all(tmp_path):
+    for record in store.load_all(tmp_path):
         assert record.environment["code"] == {
             **cell.code(record.protocol),
             "build": code.engine_code(),

@@ -13,11 +13,12 @@ from rich.console import Console
 from scipy import stats
 from typer.testing import CliRunner
 
-from mlpip_bench import comparisons, norm_modes, published, rendering, results, tables, wording
+from mlpip_bench import comparisons, norm_modes, rendering, tables, wording
 from mlpip_bench.cli import app
-from mlpip_bench.errors import UserError
+from mlpip_bench.records import published, store
+from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.rendering import WideTable
-from mlpip_bench.results import Record, Scores
+from mlpip_bench.utils.errors import UserError
 
 LONG = "bench,method,protocol,metric,way,shot,queries,norm,preset,iterations,source,seed,device,tasks,mean,ci95,unit"
 BENCHES = ("omni5w1s", "omni5w5s", "omni20w1s", "omni20w5s", "mini5w1s", "mini5w5s")
@@ -858,7 +859,7 @@ def folder(tmp_path: Path) -> Path:
         of("gamma", *B[::-1]),
         of("gamma", *A, bench="mini5w1s"),
     ]:
-        results.save(r, tmp_path)
+        store.save(r, tmp_path)
     return tmp_path
 
 
@@ -871,7 +872,7 @@ def test_table_prints_the_norm_modes_and_writes_all_files(folder: Path) -> None:
     names = ("accuracy", "accuracy_by_asked", "accuracy_by_asked_last", "paired", "norm_modes")
     assert written == {"long.csv", *(f"{name}.{form}" for name in names for form in ("md", "tex"))}
     for form, render in (("md", rendering.to_markdown), ("tex", rendering.to_latex)):
-        (table,) = norm_modes.norm_tables(results.load_all(folder))
+        (table,) = norm_modes.norm_tables(store.load_all(folder))
         assert (folder / "tables" / f"norm_modes.{form}").read_text(encoding="utf-8") == render(table)
         assert render(table) in call(folder, "--format", "markdown" if form == "md" else "latex").output
 
@@ -897,13 +898,13 @@ def test_several_norms_without_both_kinds_of_scores_get_a_hint(
     records: list[Record], hinted: bool, tmp_path: Path
 ) -> None:
     for r in records:
-        results.save(r, tmp_path)
+        store.save(r, tmp_path)
     lines = [line for line in call(tmp_path).stderr.splitlines() if "--protocols accuracy,nll,one_at_a_time" in line]
     assert len(lines) == hinted
 
 
 def test_table_paired_in_every_format(folder: Path) -> None:
-    chosen = [r for r in results.load_all(folder) if r.method != "beta"]
+    chosen = [r for r in store.load_all(folder) if r.method != "beta"]
     found = comparisons.compare(chosen)
     (table,) = comparisons.paired_tables(found)
     options = ("--paired", "--methods", "alpha,gamma", "--bench", "omni5w1s")

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mlpip_bench.datasets.base import ClassImages
-from mlpip_bench.errors import UserError
-from mlpip_bench.tasks import ImagePool, Labelled, TaskShape, TaskStream, seed_from
+from mlpip_bench.tasks.batch import Labelled, TaskShape
+from mlpip_bench.tasks.images import ImagePool, TaskStream
+from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.seeding import seed_from
 
 CPU = torch.device("cpu")
 

@@ -12,18 +12,20 @@ import torch
 from torch.distributions import Categorical
 from typer.testing import CliRunner
 
-from mlpip_bench import cells, cli, measuring, registry, results, timing_tables
+from mlpip_bench import cells, cli, measuring, registry, timing_tables
 from mlpip_bench.api import Method, Posterior, Problem, TrainingPlan
 from mlpip_bench.datasets.base import ClassImages
-from mlpip_bench.device import Numerics, environment
 from mlpip_bench.distributions import Delta
-from mlpip_bench.errors import CellError, UserError
 from mlpip_bench.evaluate import Contender
 from mlpip_bench.networks import ExtractorSpec
-from mlpip_bench.progress import Quiet
-from mlpip_bench.results import Record, Scores
-from mlpip_bench.stopwatch import Stopwatch, peak_bytes
-from mlpip_bench.tasks import ImagePool, TaskShape, TaskStream
+from mlpip_bench.records import store
+from mlpip_bench.records.record import Record, Scores
+from mlpip_bench.tasks.batch import TaskShape
+from mlpip_bench.tasks.images import ImagePool, TaskStream
+from mlpip_bench.utils.device import Numerics, environment
+from mlpip_bench.utils.errors import CellError, UserError
+from mlpip_bench.utils.progress import Quiet
+from mlpip_bench.utils.timers import Stopwatch, peak_bytes
 from protocols import timing
 from protocols.timing import Timing
 
@@ -243,7 +245,7 @@ def quick(monkeypatch) -> None:
 @pytest.mark.usefixtures("quick")
 def test_methods_that_are_compared_are_measured_in_one_session(tmp_path):
     assert run(tmp_path, "versa,exact_linear").exit_code == 0
-    first = {r.method: r for r in results.load_all(tmp_path)}
+    first = {r.method: r for r in store.load_all(tmp_path)}
     assert len({r.environment["session"] for r in first.values()}) == 1
     assert all(s.over == "repeats" for r in first.values() for s in r.scores)
     again = run(tmp_path, "versa,exact_linear")
@@ -252,7 +254,7 @@ def test_methods_that_are_compared_are_measured_in_one_session(tmp_path):
 
     third = run(tmp_path, "versa,exact_linear,amortized_vi")  # which measures the others beside it once more
     assert third.exit_code == 0, third.output
-    records = {r.method: r for r in results.load_all(tmp_path)}
+    records = {r.method: r for r in store.load_all(tmp_path)}
     assert len(records) == 3
     assert len({r.environment["session"] for r in records.values()}) == 1
     assert records["versa"].environment["session"] != first["versa"].environment["session"]
@@ -261,7 +263,7 @@ def test_methods_that_are_compared_are_measured_in_one_session(tmp_path):
 
 
 def sessions(folder) -> dict[str, str]:
-    return {r.method: r.environment["session"] for r in results.load_all(folder)}
+    return {r.method: r.environment["session"] for r in store.load_all(folder)}
 
 
 @pytest.mark.usefixtures("quick")
@@ -312,7 +314,7 @@ def test_a_cell_that_fails_in_training_leaves_the_others_to_be_timed(tmp_path, m
     result = run(tmp_path, "versa,amortized_vi")
     assert result.exit_code == 1
     assert "no loss today" in result.output
-    assert [r.method for r in results.load_all(tmp_path)] == ["versa"]
+    assert [r.method for r in store.load_all(tmp_path)] == ["versa"]
 
 
 @pytest.mark.usefixtures("quick")
@@ -322,7 +324,7 @@ def test_half_precision_and_other_protocols_in_one_run(tmp_path):
         "--protocols", "timing,accuracy", "--results", tmp_path, *TINY,
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    assert {r.protocol for r in results.load_all(tmp_path)} == {"timing", "accuracy"}
+    assert {r.protocol for r in store.load_all(tmp_path)} == {"timing", "accuracy"}
     assert "precision bf16" in result.output
     assert "(stand-in)" in call("table", "--timing", "--results", tmp_path).output
 
@@ -333,7 +335,7 @@ def test_compiled_test_tasks_give_the_scores_of_eager_ones(tmp_path):
     arguments = ["run", "--methods", "versa", "--bench", "linear5s", "--protocols", "nll", "--results", tmp_path, *TINY]
     assert call(*arguments).exit_code == 0
     assert call(*arguments, "--compile", "default").exit_code == 0
-    eager, compiled = sorted(results.load_all(tmp_path), key=lambda r: "compile" in r.config)
+    eager, compiled = sorted(store.load_all(tmp_path), key=lambda r: "compile" in r.config)
     assert compiled.config["compile"] == "default"
     assert compiled.scores[0].per_task == pytest.approx(eager.scores[0].per_task, rel=1e-4)
 
@@ -388,7 +390,7 @@ def test_each_row_names_the_very_device():
 
 
 def test_timings_are_in_no_table_of_scores(tmp_path):
-    results.save(record("hare", (2.0, 2.0)), tmp_path)
+    store.save(record("hare", (2.0, 2.0)), tmp_path)
     printed = call("table", "--results", tmp_path, "--format", "csv").output
     assert "tasks_per_second" not in printed
     csv = call("table", "--timing", "--format", "csv", "--results", tmp_path).output
@@ -400,7 +402,7 @@ def test_timings_are_in_no_table_of_scores(tmp_path):
     [('"regime": "latency"', '"regime": "foo"'), ('"session": 1', '"session": ""'), ("2.0,", "0.0,")],
 )
 def test_a_damaged_record_of_timings_is_one_message(tmp_path, old, new):
-    path = results.save(record("hare", (2.0, 2.0)), tmp_path)
+    path = store.save(record("hare", (2.0, 2.0)), tmp_path)
     content = json.loads(path.read_text())
     del content["checksum"]  # records of the first weeks have none, which would tell
     text = json.dumps(content)
@@ -423,7 +425,7 @@ def test_a_damaged_record_of_timings_is_one_message(tmp_path, old, new):
     ],
 )
 def test_bad_input_is_one_message(tmp_path, arguments, said):
-    results.save(record("hare", (2.0, 2.0)), tmp_path)
+    store.save(record("hare", (2.0, 2.0)), tmp_path)
     result = call("table", "--results", tmp_path, *arguments)
     assert result.exit_code == 2
     assert said in result.output
@@ -432,7 +434,7 @@ def test_bad_input_is_one_message(tmp_path, arguments, said):
 
 def test_without_timings_there_is_a_command_that_makes_some(tmp_path):
     accuracy = Scores("accuracy", "fraction", "higher", 5, 1, 15, "best", (0.5, 0.6))
-    results.save(dataclasses.replace(record("hare", (1.0,)), scores=(accuracy,)), tmp_path)
+    store.save(dataclasses.replace(record("hare", (1.0,)), scores=(accuracy,)), tmp_path)
     result = call("table", "--timing", "--results", tmp_path)
     assert result.exit_code == 2
     assert "--protocols timing" in result.output
@@ -489,7 +491,7 @@ def test_the_readme_quotes_the_committed_benchmarks_and_timings():
         f"which cost both the same, {many:.1f} times",
     ):
         assert said in section
-    records = results.load_all(REPOSITORY / "results" / "timing")
+    records = store.load_all(REPOSITORY / "results" / "timing")
     paper = [r for r in records if r.bench == "mini5w5s" and r.config["queries"] == 5]
     rows = {row.label: row for row in timing_tables.timing_tables(paper, "maml")[0].rows}
     assert f"{rows['versa (stand-in)'].cells['× maml'].mean:.1f} times as fast as MAML" in section  # noqa: RUF001

@@ -9,11 +9,12 @@ import torch
 from mlpip_bench import registry, train
 from mlpip_bench.api import Problem, TrainingPlan
 from mlpip_bench.datasets.base import ClassImages
-from mlpip_bench.errors import CellError, UserError
 from mlpip_bench.evaluate import Evaluation, predict, score
 from mlpip_bench.metrics import ACCURACY, NLL
 from mlpip_bench.networks import ExtractorSpec
-from mlpip_bench.tasks import ImagePool, TaskShape, TaskStream
+from mlpip_bench.tasks.batch import TaskShape
+from mlpip_bench.tasks.images import ImagePool, TaskStream
+from mlpip_bench.utils.errors import CellError, UserError
 
 SPEC = ExtractorSpec((1, 8, 8), blocks=2, channels=4, dropout=0.2)
 METRICS = (ACCURACY, NLL)

@@ -13,7 +13,7 @@ from mlpip_bench.datasets.linear_gaussian import LinearGaussian, LinearGaussianS
 from mlpip_bench.distributions import gaussian_linear_predictive, linear_outputs
 from mlpip_bench.networks import ExtractorSpec
 from mlpip_bench.objectives import elbo
-from mlpip_bench.tasks import Labelled, TaskBatch, TaskShape
+from mlpip_bench.tasks.batch import Labelled, TaskBatch, TaskShape
 from mlpip_bench.variational import GaussianPrior, VariationalSettings, observed_data
 
 NOISE = 0.5

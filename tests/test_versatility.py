@@ -5,13 +5,15 @@ from torch.distributions import Categorical
 from typer.testing import CliRunner
 
 from methods.protonets import ProtoNets
-from mlpip_bench import cli, registry, results
+from mlpip_bench import cli, registry
 from mlpip_bench.api import Method, NoSettings, Posterior, Problem
 from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.distributions import Delta
 from mlpip_bench.evaluate import Evaluation, chunk_size
 from mlpip_bench.networks import ExtractorSpec
-from mlpip_bench.tasks import ImagePool, TaskShape, TaskStream
+from mlpip_bench.records import store
+from mlpip_bench.tasks.batch import TaskShape
+from mlpip_bench.tasks.images import ImagePool, TaskStream
 from protocols.versatility import SHOTS, WAYS, Versatility
 
 
@@ -101,7 +103,7 @@ def test_versatility_from_the_command_line_on_real_omniglot(data_root, tmp_path)
     small = ["--iterations", "1", "--set", "tasks_per_batch=1", "--set", "validation_tasks=2", "--test-tasks", "1"]
     done = CliRunner().invoke(cli.app, [*command, *small, "--data-root", str(data_root), "--results", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    (record,) = results.load_all(tmp_path)
+    (record,) = store.load_all(tmp_path)
     ways = {s.way for s in record.scores if s.metric == "accuracy" and set(s.condition) == {"way"}}
     assert ways == set(WAYS)
     output = " ".join(done.output.split())

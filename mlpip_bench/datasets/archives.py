@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from mlpip_bench.errors import UserError
+from mlpip_bench.utils.errors import UserError
 
 SIZE_LIMIT = 4 * 2**30
 """Most bytes an archive may unpack to; the largest archive that is read, Tiny ImageNet's, has 0.03 GiB."""

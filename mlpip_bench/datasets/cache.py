@@ -19,9 +19,9 @@ import numpy as np
 import platformdirs
 
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
-from mlpip_bench.errors import UserError
-from mlpip_bench.locks import locked
-from mlpip_bench.results import remove_leftovers
+from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.files import remove_leftovers
+from mlpip_bench.utils.locks import locked
 
 VERSION = 1
 """Version of the cache files' format."""

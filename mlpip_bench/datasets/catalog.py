@@ -15,8 +15,8 @@ from mlpip_bench.datasets import coil100, mini_imagenet, mnist, omniglot, shapen
 from mlpip_bench.datasets.base import SPLITS, ImageDataset, Source
 from mlpip_bench.datasets.cache import cached
 from mlpip_bench.datasets.reading import Found, listed, shortfall
-from mlpip_bench.errors import UserError, unknown_name
-from mlpip_bench.progress import Quiet, Reporter
+from mlpip_bench.utils.errors import UserError, unknown_name
+from mlpip_bench.utils.progress import Quiet, Reporter
 
 SourceChoice = Literal["auto", "real", "procedural"]
 Views = Literal["auto", "shapenet", "coil100"]

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from mlpip_bench.datasets.base import Source
-from mlpip_bench.tasks import BLOCK, Labelled, TaskBatch, TaskShape, block_generator, blocks
+from mlpip_bench.tasks.batch import Labelled, TaskBatch, TaskShape
+from mlpip_bench.tasks.stream import BLOCK, block_generator, blocks
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class LinearGaussian:
 
 
 class LinearGaussianStream:
-    """A stream of its tasks, as :class:`~mlpip_bench.tasks.Stream` describes.
+    """A stream of its tasks, as :class:`~mlpip_bench.tasks.stream.Stream` describes.
 
     Inputs have the shape ``[task, point, dimension, 1, 1]``, an image of one pixel, so that they pass
     through an extractor without blocks as they are.

@@ -34,7 +34,7 @@ from mlpip_bench.datasets.archives import broken
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
 from mlpip_bench.datasets.reading import Found, Sizes, assemble, decode_classes, file_picture, listed, pictures_in
 from mlpip_bench.datasets.unpickling import load_plain_pickle
-from mlpip_bench.errors import UserError
+from mlpip_bench.utils.errors import UserError
 
 VERSION = 1
 """Version of this reader: change it whenever the arrays that it makes change."""

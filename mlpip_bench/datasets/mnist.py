@@ -24,7 +24,7 @@ from PIL import Image
 from mlpip_bench.datasets.archives import broken
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset, Source
 from mlpip_bench.datasets.reading import Found
-from mlpip_bench.errors import UserError
+from mlpip_bench.utils.errors import UserError
 
 VERSION = 1
 """Version of this reader and of its stand-in: change it whenever the arrays that they make change."""

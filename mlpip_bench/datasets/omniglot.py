@@ -42,7 +42,7 @@ from mlpip_bench.datasets.reading import (
     member_picture,
     pictures_in,
 )
-from mlpip_bench.errors import UserError
+from mlpip_bench.utils.errors import UserError
 
 VERSION = 1
 """Version of this reader: change it whenever the arrays that it makes change."""

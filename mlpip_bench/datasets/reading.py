@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from mlpip_bench.datasets.base import ClassImages, ImageDataset
-from mlpip_bench.errors import UserError
+from mlpip_bench.utils.errors import UserError
 
 Sizes = Mapping[str, tuple[int, int]]
 """For each split, how many classes it has and how many images each class has."""

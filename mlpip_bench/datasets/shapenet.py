@@ -19,7 +19,7 @@ from PIL import Image
 from mlpip_bench.datasets.base import ImageDataset
 from mlpip_bench.datasets.reading import Found, Sizes, assemble, decode, file_picture, listed
 from mlpip_bench.datasets.views import SIDE, VIEWS, view_dataset
-from mlpip_bench.errors import UserError
+from mlpip_bench.utils.errors import UserError
 
 VERSION = 1
 """Version of this reader: change it whenever the arrays that it makes change."""

@@ -45,8 +45,8 @@ from PIL import Image
 
 from mlpip_bench.datasets.shapenet import SYNSETS
 from mlpip_bench.datasets.views import SIDE, VIEWS
-from mlpip_bench.errors import UserError, one_line
-from mlpip_bench.progress import Reporter
+from mlpip_bench.utils.errors import UserError, one_line
+from mlpip_bench.utils.progress import Reporter
 
 MESH = Path("models", "model_normalized.obj")
 FAILURES = "failed.csv"

@@ -20,7 +20,7 @@ from mlpip_bench.datasets.reading import (
     listed,
     member_picture,
 )
-from mlpip_bench.errors import UserError
+from mlpip_bench.utils.errors import UserError
 
 VERSION = 1
 """Version of this reader: change it whenever the arrays that it makes change."""

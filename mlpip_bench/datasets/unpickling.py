@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mlpip_bench.datasets.archives import broken
-from mlpip_bench.errors import UserError
+from mlpip_bench.utils.errors import UserError
 
 
 class _RefusedError(Exception):

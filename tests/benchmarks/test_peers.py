@@ -1,7 +1,7 @@
 """The suite beside plain implementations of the same work, which are in ``sides.py``.
 
 Either side has a process of its own, as its users run it, on one thread; they work by turns. The suite's process keeps
-freed memory, as its runs do (``mlpip_bench.device.keep_freed_memory``). A peer has the allocator that Python gives it;
+Either side has a process of its own, as its users run it, on one thread; they work by turns. The suite's process keeps
 with the suite's, a step of higher would take about 0.87 times as long, and one of the flat batch 0.6.
 """
 
@@ -16,7 +16,7 @@ import torch
 from mlpip_bench import registry
 from mlpip_bench.api import Method, Problem
 from mlpip_bench.benches import parse_bench
-from mlpip_bench.tasks import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
 
 SIDES = Path(__file__).with_name("sides.py")
 BENCH = parse_bench("omni5w1s")

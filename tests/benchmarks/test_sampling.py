@@ -17,7 +17,9 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from mlpip_bench.datasets.base import ClassImages
-from mlpip_bench.tasks import BLOCK, ImagePool, Labelled, TaskBatch, TaskShape, TaskStream
+from mlpip_bench.tasks.batch import Labelled, TaskBatch, TaskShape
+from mlpip_bench.tasks.images import ImagePool, TaskStream
+from mlpip_bench.tasks.stream import BLOCK
 
 SHAPE = TaskShape(way=5, shots=1, queries=15)
 CLASSES, PER_CLASS = 1692, 20

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mlpip_bench import results
 from mlpip_bench.cli import app
+from mlpip_bench.records import store
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def numbers() -> Callable[[Path], dict[str, Any]]:
     """
 
     def of(folder: Path) -> dict[str, Any]:
-        records = results.load_all(folder)
+        records = store.load_all(folder)
         files = [p for p in (folder / "records").rglob("*") if p.is_file() and not p.name.startswith(".")]
         assert sorted(r.filename for r in records) == sorted(
             p.relative_to(folder / "records").as_posix() for p in files

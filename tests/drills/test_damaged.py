@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import torch
 
-from mlpip_bench import registry, results
-from mlpip_bench.errors import UserError
+from mlpip_bench import registry
+from mlpip_bench.records import store
 from mlpip_bench.train import load_checkpoint
+from mlpip_bench.utils.errors import UserError
 
 FLIPS = 2  # a file
 
@@ -120,7 +121,7 @@ def test_tables_and_figures_are_made_anew(kind, command, finished, call, tell):
 
 def test_every_bit_of_a_score_counts(finished, tell):
     path = next((finished / "records").rglob("nll-*.json"))
-    content, before = path.read_bytes(), results.load(path)
+    content, before = path.read_bytes(), store.load(path)
     (best, *_) = before.scores
     damaged = finished / "damaged.json"
     for score in best.per_task:
@@ -129,7 +130,7 @@ def test_every_bit_of_a_score_counts(finished, tell):
             for bit in (0, 2):  # another digit, or none
                 damaged.write_bytes(content[:byte] + bytes([content[byte] ^ 1 << bit]) + content[byte + 1 :])
                 with pytest.raises(UserError, match="must be readable and whole"):
-                    results.load(damaged)
+                    store.load(damaged)
                 tell("bits flipped in scores", 1)
     damaged.unlink()
 

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from mlpip_bench import cells, executors, results, runner
-from mlpip_bench.locks import is_held, locked
-from mlpip_bench.progress import Quiet
+from mlpip_bench import cells, executors, runner
+from mlpip_bench.records import store
+from mlpip_bench.utils.locks import is_held, locked
+from mlpip_bench.utils.progress import Quiet
 
 METHODS = ("versa", "amortized_vi")
 SETTINGS = {"test_tasks": 4, "validation_tasks": 2, "validate_every": 200, "tasks_per_batch": 1, "learning_rate": 0.01}
@@ -118,7 +119,7 @@ def test_a_job_whose_process_is_always_killed_fails_in_the_end(tmp_path, one_thr
     assert "3 times" in message
     (failure,) = (tmp_path / "failures").rglob("*.json")
     assert json.loads(failure.read_text())["error"] == message
-    assert not results.load_all(tmp_path)
+    assert not store.load_all(tmp_path)
 
 
 def test_children_end_with_a_driver_that_is_killed_and_the_same_command_resumes(
@@ -159,14 +160,14 @@ def test_a_run_takes_over_what_a_killed_one_leaves_and_leaves_what_another_does_
         summary = runner.run(planned, asked, Quiet(), wait=False)
         assert summary.done == (planned[1].title,)
         assert summary.left == (planned[0].title,)
-        assert {r.method for r in results.load_all(tmp_path)} == {planned[1].method}
+        assert {r.method for r in store.load_all(tmp_path)} == {planned[1].method}
         waiting = threading.Thread(target=runner.run, args=(planned, asked, Quiet()))
         waiting.start()
         time.sleep(0.5)
         assert waiting.is_alive()
     waiting.join(timeout=60)
     assert not waiting.is_alive()
-    assert {r.method for r in results.load_all(tmp_path)} == set(METHODS)
+    assert {r.method for r in store.load_all(tmp_path)} == set(METHODS)
 
 
 def test_what_another_run_has_made_meanwhile_is_not_made_again(tmp_path):

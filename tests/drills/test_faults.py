@@ -9,7 +9,8 @@ import time
 import pytest
 import torch
 
-from mlpip_bench import registry, results, train
+from mlpip_bench import registry, train
+from mlpip_bench.records import store
 
 YEAR = 365 * 24 * 3600
 
@@ -124,7 +125,7 @@ def test_a_clock_that_goes_back_a_year_in_a_run_and_between_runs(tmp_path, run, 
         assert run(tmp_path, "--seeds", "0,1").exit_code == 0
     assert all(path.read_bytes() == content for path, content in before.items())
     assert {name: numbers(tmp_path)[name] for name in whole} == whole
-    found = results.load_all(tmp_path)
+    found = store.load_all(tmp_path)
     assert len(found) == 8
     assert all(record.seconds >= 0 and record.training["seconds"] >= 0 for record in found)
     assert run(tmp_path, "--seeds", "0,1").output.count("nothing to do for") == 4

@@ -15,7 +15,7 @@ from mlpip_bench import registry
 from mlpip_bench.api import TrainingPlan
 from mlpip_bench.evaluate import predict
 from mlpip_bench.metrics import VALIDATION
-from mlpip_bench.tasks import TaskBatch, TaskShape
+from mlpip_bench.tasks.batch import TaskBatch, TaskShape
 from mlpip_bench.testing import Case
 from mlpip_bench.train import train
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from importlib import resources
 from pathlib import Path
 
-from mlpip_bench.errors import UserError
+from mlpip_bench.utils.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def load() -> list[Published]:
         UserError: the installation lacks the file.
     """
     packaged = resources.files("mlpip_bench") / "published.csv"
-    checkout = Path(__file__).resolve().parent.parent / "results" / "published.csv"
+    checkout = Path(__file__).resolve().parents[2] / "results" / "published.csv"
     source = packaged if packaged.is_file() else checkout
     if not source.is_file():
         raise UserError(

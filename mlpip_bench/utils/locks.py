@@ -8,8 +8,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from mlpip_bench.errors import UserError
-from mlpip_bench.results import cannot_write
+from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.files import cannot_write
 
 
 class HeldError(Exception):

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import torch
 
 import mlpip_bench
-from mlpip_bench.errors import UserError, unknown_name
+from mlpip_bench.utils.errors import UserError, unknown_name
 
 
 def resolve_device(name: str, *, here: bool = True) -> torch.device:

@@ -1,16 +1,10 @@
-"""Few-shot tasks: what a method sees, and how tasks are drawn.
-
-Shapes use one vocabulary: ``task``, ``point`` (an image of a task), ``way`` (its classes).
-"""
+"""Tasks cut out of pools of images."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
-from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,111 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mlpip_bench.datasets.base import ClassImages
-from mlpip_bench.errors import UserError
-
-BLOCK = 128  # tasks drawn at once; fixed, because a task's identity depends on it
-
-
-def seed_from(*components: str | int) -> int:
-    """A 64-bit seed from named components, the same on every platform and in every process."""
-    digest = hashlib.sha256("\x1f".join(str(c) for c in components).encode()).digest()
-    return int.from_bytes(digest[:8], "little")
-
-
-@dataclass(frozen=True, eq=False)
-class Labelled:
-    """Labelled points of a batch of tasks: a support set D, or the queries with their targets.
-
-    Attributes:
-        x: inputs ``[task, point, ...]``.
-        y: targets ``[task, point]``; class indices ``0 .. way-1`` where the task is classification,
-            real numbers in regression, images ``[task, point, channel, height, width]`` in reconstruction.
-        way: number of classes of each task; 1 where there are none.
-    """
-
-    x: Float[Tensor, "task point ..."]
-    y: Int[Tensor, "task point"] | Float[Tensor, "task point ..."]
-    way: int
-
-    @property
-    def tasks(self) -> int:
-        """Number of tasks."""
-        return self.x.shape[0]
-
-    def task(self, index: int) -> Labelled:
-        """One task, as a batch of one."""
-        return Labelled(self.x[index : index + 1], self.y[index : index + 1], self.way)
-
-    def split(self, tasks: int) -> list[Labelled]:
-        """So many tasks at a time."""
-        starts = range(0, self.tasks, tasks)
-        return [Labelled(self.x[i : i + tasks], self.y[i : i + tasks], self.way) for i in starts]
-
-    @functools.cached_property
-    def one_hot(self) -> Float[Tensor, "task point way"]:
-        """Membership of points in classes, in the dtype of ``x``."""
-        return torch.nn.functional.one_hot(self.y, self.way).to(self.x.dtype)
-
-    def class_means(self, values: Float[Tensor, "task point feature"]) -> Float[Tensor, "task way feature"]:
-        """Mean of ``values`` over the points of each class; shots may differ between classes."""
-        return self.one_hot.mT @ values / self.one_hot.sum(1).unsqueeze(-1)
-
-
-@dataclass(frozen=True, eq=False)
-class TaskBatch:
-    """Tasks with their support sets and their disjoint queries.
-
-    Attributes:
-        support: the sets D that q is conditioned on.
-        query: held-out points with targets.
-    """
-
-    support: Labelled
-    query: Labelled
-
-    @property
-    def merged(self) -> Labelled:
-        """All points of each task, without the split."""
-        x, y = (torch.cat([getattr(self.support, name), getattr(self.query, name)], 1) for name in ("x", "y"))
-        return Labelled(x, y, self.support.way)
-
-    @staticmethod
-    def cat(batches: Sequence[TaskBatch]) -> TaskBatch:
-        """The tasks of several batches of one shape."""
-
-        def joined(parts: Sequence[Labelled]) -> Labelled:
-            return Labelled(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]), parts[0].way)
-
-        return TaskBatch(joined([b.support for b in batches]), joined([b.query for b in batches]))
-
-
-@dataclass(frozen=True)
-class TaskShape:
-    """Way, shots and queries of a task.
-
-    Attributes:
-        way: classes of a task; 1 where there are none.
-        shots: support points per class: one number, or one per class of a task.
-        queries: query points per class.
-    """
-
-    way: int
-    shots: int | tuple[int, ...]
-    queries: int
-
-    def __post_init__(self) -> None:
-        if isinstance(self.shots, tuple) and len(self.shots) != self.way:
-            raise UserError(f"shots need one number per class: got {len(self.shots)} for {self.way} classes.")
-        if self.way < 1 or min(self.shots_per_class) < 1 or self.queries < 1:
-            raise UserError(
-                f"a task needs at least 1 class, 1 shot and 1 query; got way {self.way}, shots {self.shots}, "
-                f"queries {self.queries}."
-            )
-
-    @property
-    def shots_per_class(self) -> tuple[int, ...]:
-        """Support points of each of the ``way`` classes."""
-        return self.shots if isinstance(self.shots, tuple) else (self.shots,) * self.way
+from mlpip_bench.tasks.batch import Labelled, TaskBatch, TaskShape
+from mlpip_bench.tasks.stream import BLOCK, block_generator, blocks
+from mlpip_bench.utils.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,34 +104,6 @@ class ImagePool:
         return TaskBatch(
             self.labelled(indices.support, indices.support_y, way), self.labelled(indices.query, indices.query_y, way)
         )
-
-
-class Stream(Protocol):
-    """An endless, fixed sequence of tasks; task ``i`` is a function of the named seed and ``i`` alone.
-
-    Attributes:
-        shape: way, shots and queries of its tasks.
-        seed: the components of its name.
-        device: where its tensors are.
-    """
-
-    shape: TaskShape
-    seed: tuple[str | int, ...]
-    device: torch.device
-
-    def batch(self, first: int, tasks: int) -> TaskBatch:
-        """Tasks ``first .. first+tasks-1``."""
-
-
-def blocks(first: int, tasks: int) -> Iterator[tuple[int, slice]]:
-    """Numbers of the blocks that hold the tasks ``first .. first+tasks-1``, and their rows in each."""
-    for block in range(first // BLOCK, (first + tasks - 1) // BLOCK + 1):
-        yield block, slice(max(first - block * BLOCK, 0), first + tasks - block * BLOCK)
-
-
-def block_generator(seed: tuple[str | int, ...], block: int) -> np.random.Generator:
-    """The generator of a block; Philox is counter-based and gives the same stream on every platform."""
-    return np.random.Generator(np.random.Philox(seed_from(*seed, "block", block)))
 
 
 _DRAWING = ThreadPoolExecutor(1, "drawing")

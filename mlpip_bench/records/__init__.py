@@ -1,0 +1,1 @@
+"""Records of what was measured, and statistics of them; nothing here imports torch."""

@@ -1,0 +1,151 @@
+"""A record: one trial measured by one protocol, with everything that made it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
+
+from pydantic import ConfigDict
+
+SCHEMA = 1
+"""Version of the record format; a record of another version is an error, not a guess."""
+
+
+LARGEST_SEED = 2**63
+"""Seeds are below it, so that tables hold them as 64-bit integers."""
+
+
+Json = Mapping[str, Any]
+
+
+_STRICT = ConfigDict(extra="forbid")
+
+
+Better: TypeAlias = Literal["higher", "lower", "neither"]
+
+
+Model: TypeAlias = Literal["best", "last"]
+
+
+Over: TypeAlias = Literal["tasks", "repeats"]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Per-task scores of one metric under one condition of evaluation.
+
+    Attributes:
+        metric: name of the metric.
+        unit: its unit.
+        better: ``higher``, ``lower``, or ``neither`` where a number has a right value or only tells.
+        way, shot, queries: the test condition; queries are per class.
+        model: ``best`` (on validation) or ``last`` (of training).
+        per_task: one score a test task, in the order of the bench's fixed task stream; or one a repeat.
+        condition: what else of the test condition differs from the bench's own, by name; for example
+            ``{"asked": "one at a time"}`` or ``{"steps": 10}``. Scores of unlike conditions never mix.
+        detail: what a figure of the metric needs beyond the scores, by name: numbers, or a PNG file in base64.
+        over: what the scores are one of each for: ``tasks``, or ``repeats`` of one measurement.
+    """
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    metric: str
+    unit: str
+    better: Better
+    way: int
+    shot: int
+    queries: int
+    model: Model
+    per_task: tuple[float, ...]
+    condition: Mapping[str, str | int | float] = field(default_factory=dict)
+    detail: Mapping[str, tuple[float, ...] | str] = field(default_factory=dict)
+    over: Over = "tasks"
+
+    def __post_init__(self) -> None:
+        if not self.per_task or not all(math.isfinite(s) for s in self.per_task):
+            raise ValueError(
+                f"{self.metric}: scores must be finite and at least one; the first are {self.per_task[:3]}"
+            )
+        for name, words in (("better", Better), ("model", Model), ("over", Over)):
+            if (word := getattr(self, name)) not in get_args(words):
+                raise ValueError(f"{self.metric}: {name} must be one of {', '.join(get_args(words))}; it is {word!r}")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One cell, bench x method x seed x protocol, with everything that made it.
+
+    Attributes:
+        key: hash of all that decides the numbers: configuration, data fingerprint, seed, version.
+        config: the resolved configuration: ``norm``, ``preset``, ``iterations``, ``settings`` and so on.
+        data: ``name``, ``source``, ``fingerprint`` and ``options`` of the data set.
+        inductive: whether each query was predicted without sight of the others.
+        device: ``cpu`` or ``cuda``.
+        training: ``iterations``, ``tasks_seen``, ``seconds``, ``best_iteration``, ``history``.
+        environment: versions, machine, threads.
+        seconds: wall-clock seconds of the evaluation.
+    """
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    key: str
+    bench: str
+    method: str
+    protocol: str
+    seed: int
+    device: str
+    inductive: bool
+    config: Json
+    data: Json
+    scores: tuple[Scores, ...]
+    parameters: int
+    training: Json
+    seconds: float
+    environment: Json
+    schema: int = field(default=SCHEMA)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < LARGEST_SEED:
+            raise ValueError(f"seed must be from 0 to {LARGEST_SEED - 1}; got {self.seed}")
+        # Files are named after them: records, tables and figures, which must stay in their folder.
+        named = (self.bench, self.method, self.protocol, self.data.get("name", ""), *(s.metric for s in self.scores))
+        if bad := [name for name in named if {"/", "\\", "\0"} & set(str(name))]:
+            raise ValueError(f"names must be parts of file names, without / or \\; got {bad[0]!r}")
+
+    @property
+    def filename(self) -> str:
+        """Where the record lies below ``records/``."""
+        return _filename(self.bench, self.method, self.protocol, self.seed, self.key)
+
+
+def _filename(bench: str, method: str, protocol: str, seed: int, key: str) -> str:
+    return f"{bench}/{method}/{protocol}-seed{seed}-{key[:12]}.json"
+
+
+def path_of(results: Path, bench: str, method: str, protocol: str, seed: int, key: str) -> Path:
+    """Where a record of a results folder lies, or would lie."""
+    return results / "records" / _filename(bench, method, protocol, seed, key)
+
+
+_PLUGIN_CODE = ("method", "protocol")
+
+
+def facts(record: Record, score: Scores) -> dict[str, object]:
+    """All that tells a measured configuration from others, by name; its seed is no part of it."""
+    return {
+        **{name: value for name, value in record.config.items() if name not in ("settings", "seed")},
+        **{f"settings.{name}": value for name, value in record.config.get("settings", {}).items()},
+        **{f"data.{name}": value for name, value in record.data.get("options", {}).items()},
+        "data.name": record.data.get("name", ""),
+        "data.fingerprint": record.data["fingerprint"][:12],
+        **{name: getattr(record, name) for name in ("method", "device", "protocol")},
+        "source": record.data["source"],
+        "inductive": "yes" if record.inductive else "no",
+        "queries": score.queries,
+        "test_tasks": len(score.per_task),
+        **({"version": record.environment["mlpip_bench"]} if "mlpip_bench" in record.environment else {}),
+        **{f"{name} code": record.environment["code"][name] for name in _PLUGIN_CODE if "code" in record.environment},
+    }

@@ -1,0 +1,1 @@
+"""Few-shot tasks: what a method sees, and how tasks are drawn."""

@@ -1,0 +1,42 @@
+"""Streams of tasks: endless, fixed, and drawn in blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from mlpip_bench.tasks.batch import TaskBatch, TaskShape
+from mlpip_bench.utils.seeding import seed_from
+
+BLOCK = 128  # tasks drawn at once; fixed, because a task's identity depends on it
+
+
+class Stream(Protocol):
+    """An endless, fixed sequence of tasks; task ``i`` is a function of the named seed and ``i`` alone.
+
+    Attributes:
+        shape: way, shots and queries of its tasks.
+        seed: the components of its name.
+        device: where its tensors are.
+    """
+
+    shape: TaskShape
+    seed: tuple[str | int, ...]
+    device: torch.device
+
+    def batch(self, first: int, tasks: int) -> TaskBatch:
+        """Tasks ``first .. first+tasks-1``."""
+
+
+def blocks(first: int, tasks: int) -> Iterator[tuple[int, slice]]:
+    """Numbers of the blocks that hold the tasks ``first .. first+tasks-1``, and their rows in each."""
+    for block in range(first // BLOCK, (first + tasks - 1) // BLOCK + 1):
+        yield block, slice(max(first - block * BLOCK, 0), first + tasks - block * BLOCK)
+
+
+def block_generator(seed: tuple[str | int, ...], block: int) -> np.random.Generator:
+    """The generator of a block; Philox is counter-based and gives the same stream on every platform."""
+    return np.random.Generator(np.random.Philox(seed_from(*seed, "block", block)))

@@ -1,0 +1,60 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import glob
+import os
+import tempfile
+from pathlib import Path
+
+from mlpip_bench.utils.errors import UserError
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a whole file or none of it: a temporary file beside it, fsync, rename.
+
+    Raises:
+        UserError: the folder cannot be written or the disk is full; no partial file is left behind.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:  # an interrupt, too
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+_ADVICE = {
+    errno.ENOSPC: "Free some space",
+    errno.EDQUOT: "Free some space",
+    errno.EFBIG: "Raise the limit on the size of files (ulimit -f)",
+}
+
+
+def cannot_write(path: Path, error: OSError) -> UserError:
+    """What to tell of a file that could not be written."""
+    advice = _ADVICE.get(error.errno or 0, "Choose a folder that can be written")
+    return UserError(
+        f"cannot write {path}: {error.strerror or error}. {advice}, then run the same command again: "
+        "what is already there is kept."
+    )
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove temporary files of a writer of this file that was killed; for the only one who may write it now."""
+    for temporary in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        with contextlib.suppress(OSError):
+            temporary.unlink()
