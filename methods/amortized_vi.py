@@ -18,12 +18,12 @@ from typing import ClassVar
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
-from mlpip_bench.api import Method, Posterior, Problem
-from mlpip_bench.benches import PAPER_BUDGETS
-from mlpip_bench.models import gaussian_model
-from mlpip_bench.objectives import elbo
+from mlpip_bench.inference.budgets import PAPER_BUDGETS
+from mlpip_bench.inference.gaussian import gaussian_model
+from mlpip_bench.inference.method import Method, Posterior, Problem
+from mlpip_bench.inference.objectives import elbo
+from mlpip_bench.inference.variational import GaussianPrior, VariationalSettings, observed_data
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
-from mlpip_bench.variational import GaussianPrior, VariationalSettings, observed_data
 
 
 class AmortizedVI(Method[Normal]):

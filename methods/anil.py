@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 
-from mlpip_bench.adaptation import StepSettings
-from mlpip_bench.api import Method, Posterior, Problem
-from mlpip_bench.distributions import Delta, linear_outputs
-from mlpip_bench.networks import FeatureExtractor
-from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.inference.distributions import Delta, linear_outputs
+from mlpip_bench.inference.gradient_steps import StepSettings
+from mlpip_bench.inference.method import Method, Posterior, Problem
+from mlpip_bench.inference.objectives import mlpip_loss
+from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
 
 

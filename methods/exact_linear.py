@@ -14,10 +14,10 @@ from __future__ import annotations
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, Normal
 
-from mlpip_bench.api import Method, NoSettings, Posterior, Problem
-from mlpip_bench.conjugate import conjugate_posterior, with_bias
-from mlpip_bench.networks import FeatureExtractor
-from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.inference.conjugate import conjugate_posterior, with_bias
+from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
+from mlpip_bench.inference.objectives import mlpip_loss
+from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
 
 

@@ -19,11 +19,11 @@ from typing import ClassVar
 from torch import Tensor
 from torch.distributions import Distribution
 
-from mlpip_bench.adaptation import AdaptedClassifier, StepSettings
-from mlpip_bench.api import Method, Posterior, Problem
-from mlpip_bench.distributions import Delta
-from mlpip_bench.inner_loop import InnerEngine
-from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.inference.distributions import Delta
+from mlpip_bench.inference.gradient_steps import AdaptedClassifier, StepSettings
+from mlpip_bench.inference.inner_loop import InnerEngine
+from mlpip_bench.inference.method import Method, Posterior, Problem
+from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
 
 

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 from torch.nn.functional import normalize
 
-from mlpip_bench.api import Method, Posterior, Problem
-from mlpip_bench.distributions import Delta
-from mlpip_bench.networks import FeatureExtractor
-from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.inference.distributions import Delta
+from mlpip_bench.inference.method import Method, Posterior, Problem
+from mlpip_bench.inference.objectives import mlpip_loss
+from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
 
 

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from mlpip_bench.adaptation import AdaptedClassifier, StepCounts
-from mlpip_bench.api import Method, Posterior, Problem
-from mlpip_bench.distributions import Delta
-from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.inference.distributions import Delta
+from mlpip_bench.inference.gradient_steps import AdaptedClassifier, StepCounts
+from mlpip_bench.inference.method import Method, Posterior, Problem
+from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from mlpip_bench.api import Method, Posterior
-from mlpip_bench.distributions import Delta
-from mlpip_bench.models import view_likelihood
-from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.inference.distributions import Delta
+from mlpip_bench.inference.gaussian import view_likelihood
+from mlpip_bench.inference.method import Method, Posterior
+from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
 
 

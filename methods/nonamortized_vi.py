@@ -22,14 +22,15 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
-from mlpip_bench.adaptation import StepCounts
-from mlpip_bench.api import Method, Posterior, Problem
-from mlpip_bench.benches import PAPER_BUDGETS
-from mlpip_bench.distributions import MonteCarloMixture, gaussian_linear_predictive
-from mlpip_bench.networks import FeatureExtractor, std_from_log_variance
-from mlpip_bench.objectives import elbo
+from mlpip_bench.inference.budgets import PAPER_BUDGETS
+from mlpip_bench.inference.distributions import MonteCarloMixture, gaussian_linear_predictive
+from mlpip_bench.inference.gradient_steps import StepCounts
+from mlpip_bench.inference.method import Method, Posterior, Problem
+from mlpip_bench.inference.objectives import elbo
+from mlpip_bench.inference.variational import GaussianPrior, VariationalSettings, observed_data
+from mlpip_bench.nn.backbones import FeatureExtractor
+from mlpip_bench.nn.layers import std_from_log_variance
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
-from mlpip_bench.variational import GaussianPrior, VariationalSettings, observed_data
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from mlpip_bench.api import Method, NoSettings, Posterior, Problem
-from mlpip_bench.distributions import Delta
-from mlpip_bench.networks import FeatureExtractor, mlp
-from mlpip_bench.objectives import mlpip_loss
+from mlpip_bench.inference.distributions import Delta
+from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
+from mlpip_bench.inference.objectives import mlpip_loss
+from mlpip_bench.nn.backbones import FeatureExtractor
+from mlpip_bench.nn.layers import mlp
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
 
 

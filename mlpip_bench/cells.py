@@ -18,16 +18,19 @@ import torch
 
 import mlpip_bench
 from mlpip_bench import registry
-from mlpip_bench.api import MeasurementRule, Method, Problem, Resolved, TrainingPlan, resolve
-from mlpip_bench.benches import PRESETS, TEST_QUERIES, BenchSpec, parse_bench
+from mlpip_bench.benches.settings import PRESETS, TEST_QUERIES, Resolved, resolve
+from mlpip_bench.benches.spec import BenchSpec, parse_bench
+from mlpip_bench.benches.streams import TaskSource, angle_coordinates, fitted, queries_at_test, task_streams
 from mlpip_bench.code import plugin_code
 from mlpip_bench.datasets.catalog import DataOptions, SourceChoice, load
-from mlpip_bench.datasets.linear_gaussian import LinearGaussian
-from mlpip_bench.normalization import NORM_MODES, NormMode
+from mlpip_bench.evaluation.protocol import MeasurementRule
+from mlpip_bench.inference.method import Method, Problem, TrainingPlan
+from mlpip_bench.nn.normalization import NORM_MODES, NormMode
 from mlpip_bench.records.record import LARGEST_SEED, path_of
-from mlpip_bench.streams import Angles, TaskSource, angle_coordinates, fitted, queries_at_test, task_streams
+from mlpip_bench.tasks.linear_gaussian import LinearGaussian
 from mlpip_bench.tasks.stream import Stream
-from mlpip_bench.train import load_checkpoint
+from mlpip_bench.tasks.views import Angles
+from mlpip_bench.training.checkpoints import load_checkpoint
 from mlpip_bench.utils.device import Numerics, resolve_device
 from mlpip_bench.utils.errors import UserError, one_line, unknown_name
 from mlpip_bench.utils.progress import Reporter

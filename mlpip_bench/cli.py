@@ -37,11 +37,13 @@ from mlpip_bench import (
     testing,
     timing_tables,
 )
-from mlpip_bench.benches import DATASETS, GRAMMAR, LISTED, PRESETS, TEST_QUERIES, parse_bench
+from mlpip_bench.benches.families import DATASETS
+from mlpip_bench.benches.settings import PRESETS, TEST_QUERIES
+from mlpip_bench.benches.spec import GRAMMAR, LISTED, parse_bench
 from mlpip_bench.datasets import catalog, shapenet_render
 from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.datasets.omniglot import Resize, Split
-from mlpip_bench.normalization import NORM_MODES
+from mlpip_bench.nn.normalization import NORM_MODES
 from mlpip_bench.records import published, store
 from mlpip_bench.records.record import Record
 from mlpip_bench.utils.device import Numerics

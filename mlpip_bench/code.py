@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
-from mlpip_bench.api import MeasurementRule, Method
+from mlpip_bench.evaluation.protocol import MeasurementRule
+from mlpip_bench.inference.method import Method
 
 _DIGITS = 12
 _PLUGINS = (Method, MeasurementRule)

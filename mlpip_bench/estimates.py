@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from mlpip_bench import registry
-from mlpip_bench.api import EvalProtocol
 from mlpip_bench.cells import Cell, RunConfig, build_method, streams_of
-from mlpip_bench.evaluate import Evaluation, chunk_size, predict
+from mlpip_bench.evaluation.predict import chunk_size, predict
+from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
 from mlpip_bench.runner import Standing
-from mlpip_bench.train import adam, descend, iterations_done
+from mlpip_bench.training.checkpoints import iterations_done
+from mlpip_bench.training.loop import adam, descend
 from mlpip_bench.utils.progress import Reporter
 from mlpip_bench.utils.timers import Stopwatch, peak_bytes
 

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from mlpip_bench import registry
-from mlpip_bench.api import EvalProtocol, Method, SideBySideProtocol
 from mlpip_bench.cells import Cell, build_method, streams_of
 from mlpip_bench.code import engine_code
-from mlpip_bench.evaluate import Contender, Evaluation, compile_for_tests, is_inductive
-from mlpip_bench.metrics import VALIDATION
+from mlpip_bench.evaluation.inductive import is_inductive
+from mlpip_bench.evaluation.metrics import VALIDATION
+from mlpip_bench.evaluation.protocol import Contender, EvalProtocol, Evaluation, SideBySideProtocol, compile_for_tests
+from mlpip_bench.inference.method import Method
 from mlpip_bench.records.record import Model, Record, Scores
 from mlpip_bench.tasks.stream import Stream
-from mlpip_bench.train import State, TrainingState, iterations_done, load_checkpoint, train
+from mlpip_bench.training.checkpoints import State, TrainingState, iterations_done, load_checkpoint
+from mlpip_bench.training.loop import train
 from mlpip_bench.utils.device import environment
 from mlpip_bench.utils.errors import CellError, UserError, one_line
 from mlpip_bench.utils.progress import Reporter

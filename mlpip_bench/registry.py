@@ -8,9 +8,12 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, get_args
 
-from mlpip_bench.api import EvalProtocol, Method, SideBySideProtocol, TaskKind, resolve
-from mlpip_bench.benches import DATASETS, PRESETS, parse_bench
-from mlpip_bench.metrics import Metric
+from mlpip_bench.benches.families import DATASETS
+from mlpip_bench.benches.settings import PRESETS, resolve
+from mlpip_bench.benches.spec import parse_bench
+from mlpip_bench.evaluation.metrics import Metric
+from mlpip_bench.evaluation.protocol import EvalProtocol, SideBySideProtocol
+from mlpip_bench.inference.method import Method, TaskKind
 from mlpip_bench.utils.errors import UserError, one_line, unknown_name
 
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlpip_bench import registry
-from mlpip_bench.api import EvalProtocol, SideBySideProtocol
 from mlpip_bench.cells import Cell, Overwrite, RunConfig, plan_cells
+from mlpip_bench.evaluation.protocol import EvalProtocol, SideBySideProtocol
 from mlpip_bench.executors import Executor, InProcess, Job, Outcome, Stamp
 from mlpip_bench.measuring import measure_side_by_side, message_of, train_and_measure
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record
-from mlpip_bench.train import iterations_done
+from mlpip_bench.training.checkpoints import iterations_done
 from mlpip_bench.utils.device import keep_freed_memory
 from mlpip_bench.utils.errors import CellError, UserError
 from mlpip_bench.utils.files import remove_leftovers, write_atomically

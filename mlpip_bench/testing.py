@@ -24,10 +24,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
-from mlpip_bench.api import Method, Posterior, Problem, TaskKind
-from mlpip_bench.distributions import Delta, to_float64
-from mlpip_bench.networks import ExtractorSpec
-from mlpip_bench.normalization import NORM_MODES, NormMode
+from mlpip_bench.inference.distributions import Delta, to_float64
+from mlpip_bench.inference.method import Method, Posterior, Problem, TaskKind
+from mlpip_bench.nn.backbones import ExtractorSpec
+from mlpip_bench.nn.normalization import NORM_MODES, NormMode
 from mlpip_bench.registry import method_faults
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
 from mlpip_bench.utils.errors import one_line, unknown_name

@@ -4,7 +4,7 @@ References: Guo, Pleiss, Sun & Weinberger, On Calibration of Modern Neural Netwo
 Brier, Verification of Forecasts Expressed in Terms of Probability, Monthly Weather Review 1950.
 
 The ECE pools the queries of all test tasks in its bins; how its scores are laid on tasks is told at
-:data:`mlpip_bench.metrics.ECE`. The bins are kept with the scores, for the reliability diagram.
+:data:`mlpip_bench.evaluation.metrics.ECE`. The bins are kept with the scores, for the reliability diagram.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import torch
 from torch.distributions import Categorical
 
-from mlpip_bench.api import EvalProtocol
-from mlpip_bench.evaluate import Evaluation, score
-from mlpip_bench.metrics import BRIER, ECE, reliability
+from mlpip_bench.evaluation.metrics import BRIER, ECE, reliability
+from mlpip_bench.evaluation.predict import score
+from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
 from mlpip_bench.records.record import Scores
 
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from mlpip_bench.api import EvalProtocol, Method
-from mlpip_bench.evaluate import Evaluation
-from mlpip_bench.metrics import Metric
+from mlpip_bench.evaluation.metrics import Metric
+from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
+from mlpip_bench.inference.method import Method
 from mlpip_bench.records.record import Scores
-from mlpip_bench.streams import HeldOutStream
+from mlpip_bench.tasks.images import HeldOutStream
 
 WITHIN_CLASS_SHARE = Metric("within_class_share", "fraction", "neither")
 """Variance of the weights' means within classes, over all tasks, as a share of their total variance.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from mlpip_bench.api import EvalProtocol
-from mlpip_bench.evaluate import Evaluation
-from mlpip_bench.metrics import NLL
+from mlpip_bench.evaluation.metrics import NLL
+from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
 from mlpip_bench.records.record import Scores
 
 

@@ -6,9 +6,8 @@ one query at a time MAML on Omniglot falls from 98.4 to 21.6 % (Bronskill et al.
 
 from __future__ import annotations
 
-from mlpip_bench.api import EvalProtocol
-from mlpip_bench.evaluate import Evaluation
-from mlpip_bench.metrics import ACCURACY, NLL
+from mlpip_bench.evaluation.metrics import ACCURACY, NLL
+from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
 from mlpip_bench.records.record import Scores
 
 

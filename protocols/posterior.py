@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, Normal, kl_divergence
 
-from mlpip_bench.api import EvalProtocol
-from mlpip_bench.conjugate import conjugate_posterior, with_bias
-from mlpip_bench.evaluate import Evaluation
-from mlpip_bench.metrics import Metric
+from mlpip_bench.evaluation.metrics import Metric
+from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
+from mlpip_bench.inference.conjugate import conjugate_posterior, with_bias
 from mlpip_bench.records.record import Scores
 from mlpip_bench.utils.errors import CellError
 

@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from mlpip_bench.api import EvalProtocol
-from mlpip_bench.distributions import Delta
-from mlpip_bench.evaluate import Evaluation, Predictions
-from mlpip_bench.metrics import MSE, SSIM, SSIM_RANGE_2
+from mlpip_bench.evaluation.metrics import MSE, SSIM, SSIM_RANGE_2
+from mlpip_bench.evaluation.predict import Predictions
+from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
+from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.records.record import Scores
 
 SHOWN = 3

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from mlpip_bench.api import EvalProtocol, Method
-from mlpip_bench.evaluate import Evaluation
-from mlpip_bench.metrics import ACCURACY, NLL, VALIDATION
+from mlpip_bench.evaluation.metrics import ACCURACY, NLL, VALIDATION
+from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
+from mlpip_bench.inference.method import Method
 from mlpip_bench.records.record import Scores
 
 STEPS = (0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500)

@@ -23,12 +23,11 @@ from typing import Any
 import torch
 from torch.distributions import Distribution
 
-from mlpip_bench.api import SideBySideProtocol
-from mlpip_bench.evaluate import Contender, scores_of
-from mlpip_bench.metrics import Metric
+from mlpip_bench.evaluation.metrics import Metric
+from mlpip_bench.evaluation.protocol import Contender, SideBySideProtocol, scores_of
 from mlpip_bench.records.record import Scores
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
-from mlpip_bench.train import adam, descend
+from mlpip_bench.training.loop import adam, descend
 from mlpip_bench.utils.errors import CellError, one_line
 from mlpip_bench.utils.progress import Reporter
 from mlpip_bench.utils.seeding import seed_from

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlpip_bench.api import EvalProtocol, Method
-from mlpip_bench.evaluate import Evaluation
-from mlpip_bench.metrics import ACCURACY, NLL
+from mlpip_bench.evaluation.metrics import ACCURACY, NLL
+from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
+from mlpip_bench.inference.method import Method
 from mlpip_bench.records.record import Scores
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import TaskStream

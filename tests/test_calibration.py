@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch.distributions import Categorical
 
-from mlpip_bench.evaluate import Evaluation
-from mlpip_bench.metrics import BRIER, ECE, reliability
+from mlpip_bench.evaluation.metrics import BRIER, ECE, reliability
+from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.utils.errors import CellError
 from protocols.calibration import Calibration

@@ -236,7 +236,7 @@ def register(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     [
         ("no_such_module:Thing", "cannot be imported"),
         ("pathlib:Path", "must be a subclass of Method"),
-        ("mlpip_bench.api:Method", "lacks amortize, loss, predictive"),
+        ("mlpip_bench.inference.method:Method", "lacks amortize, loss, predictive"),
     ],
 )
 def test_a_broken_plugin_is_named(value, says, tmp_path, monkeypatch):

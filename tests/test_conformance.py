@@ -15,8 +15,8 @@ from torch.distributions import MultivariateNormal, Normal
 from typer.testing import CliRunner
 
 from mlpip_bench import registry
-from mlpip_bench.api import Method, Posterior
 from mlpip_bench.cli import app
+from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.testing import CHECKS, CheckResult, assert_conforms, check_method
 from mlpip_bench.utils.errors import UserError
 

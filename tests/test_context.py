@@ -4,7 +4,7 @@ import torch
 from typer.testing import CliRunner
 
 from mlpip_bench import cli, registry
-from mlpip_bench.networks import ExtractorSpec, FeatureExtractor
+from mlpip_bench.nn.backbones import ExtractorSpec, FeatureExtractor
 from mlpip_bench.records import store
 from protocols.context import ContextIndependence, within_class_share
 

@@ -54,7 +54,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
         return ImageDataset(name, source, data)
 
     for name in ("glyphs", "patches", "solids"):
-        monkeypatch.setattr(f"mlpip_bench.datasets.{name}.build_{name}", lambda *_, name=name: small(name))
+        monkeypatch.setattr(f"mlpip_bench.datasets.procedural.{name}.build_{name}", lambda *_, name=name: small(name))
     monkeypatch.setattr(mnist, "build_digits", lambda: small("digits", "bundled"))
 
 

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy.spatial import ConvexHull, Delaunay
 
-from mlpip_bench.datasets import solids
 from mlpip_bench.datasets.base import SPLITS
-from mlpip_bench.datasets.solids import CATEGORIES, Primitive, ball, block, cone, render, solid
+from mlpip_bench.datasets.procedural import solids
+from mlpip_bench.datasets.procedural.solids import CATEGORIES, Primitive, ball, block, cone, render, solid
 
 AZIMUTHS = np.arange(36) * 10.0
 RAYS = 96

@@ -6,7 +6,7 @@ import torch
 from scipy import special
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
-from mlpip_bench.distributions import (
+from mlpip_bench.inference.distributions import (
     Delta,
     MonteCarloMixture,
     linear_gaussian_outputs,

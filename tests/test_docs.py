@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from mlpip_bench import registry
-from mlpip_bench.api import TrainingPlan
+from mlpip_bench.inference.method import TrainingPlan
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCS = REPOSITORY / "docs"

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from mlpip_bench import registry, testing
 from mlpip_bench.cli import app
-from mlpip_bench.datasets import patches, solids
+from mlpip_bench.datasets.procedural import patches, solids
 from protocols import timing, versatility
 
 REPOSITORY = Path(__file__).resolve().parents[1]

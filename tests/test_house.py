@@ -22,8 +22,9 @@ import methods
 import mlpip_bench
 import protocols
 from mlpip_bench import registry
-from mlpip_bench.api import EvalProtocol, Method, Problem, SideBySideProtocol
-from mlpip_bench.networks import ExtractorSpec
+from mlpip_bench.evaluation.protocol import EvalProtocol, SideBySideProtocol
+from mlpip_bench.inference.method import Method, Problem
+from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
 
 REPOSITORY = Path(__file__).resolve().parents[1]

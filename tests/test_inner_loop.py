@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from mlpip_bench.inner_loop import adapt
+from mlpip_bench.inference.inner_loop import adapt
 
 RATES = {1: [0.3], 5: [0.3, 0.2, 0.2, 0.1, 0.05]}
 

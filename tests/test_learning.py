@@ -4,8 +4,8 @@ import pytest
 
 from mlpip_bench import registry
 from mlpip_bench.cells import RunConfig, build_method, plan_cells, streams_of
-from mlpip_bench.evaluate import predict, score
-from mlpip_bench.metrics import ACCURACY, NLL
+from mlpip_bench.evaluation.metrics import ACCURACY, NLL
+from mlpip_bench.evaluation.predict import predict, score
 from mlpip_bench.records.statistics import mean_ci95
 from mlpip_bench.records.store import load_all
 from mlpip_bench.runner import run

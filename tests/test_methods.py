@@ -9,10 +9,10 @@ from methods.maml import MAML, MAMLSettings
 from methods.protonets import ProtoNets, ProtoNetsSettings
 from methods.versa import Versa, VersaSettings
 from mlpip_bench import registry
-from mlpip_bench.api import Problem
-from mlpip_bench.evaluate import is_inductive
-from mlpip_bench.networks import ExtractorSpec, FeatureExtractor
-from mlpip_bench.normalization import NORM_MODES
+from mlpip_bench.evaluation.inductive import is_inductive
+from mlpip_bench.inference.method import Problem
+from mlpip_bench.nn.backbones import ExtractorSpec, FeatureExtractor
+from mlpip_bench.nn.normalization import NORM_MODES
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
 from mlpip_bench.utils.errors import UserError
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal, kl_divergence
 
-from mlpip_bench.api import Method, Posterior
-from mlpip_bench.distributions import MonteCarloMixture
-from mlpip_bench.networks import FeatureExtractor
-from mlpip_bench.normalization import Moments
+from mlpip_bench.inference.distributions import MonteCarloMixture
+from mlpip_bench.inference.method import Method, Posterior
+from mlpip_bench.nn.backbones import FeatureExtractor
+from mlpip_bench.nn.normalization import Moments
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
 from mlpip_bench.testing import CHECKS, assert_conforms, check_method
 

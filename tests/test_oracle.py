@@ -13,11 +13,11 @@ from methods.exact_linear import ExactLinear
 from methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
 from methods.versa import Versa
 from mlpip_bench import cli
-from mlpip_bench.api import Method, NoSettings, Posterior, Problem
-from mlpip_bench.datasets.linear_gaussian import LinearGaussian, LinearGaussianStream
-from mlpip_bench.networks import ExtractorSpec
+from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
+from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import Labelled, TaskShape
+from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
 
 NOISE = 0.5
 

@@ -9,13 +9,13 @@ from typer.testing import CliRunner
 from methods.exact_linear import ExactLinear
 from methods.versa import Versa, VersaSettings
 from mlpip_bench import cli
-from mlpip_bench.api import Method, NoSettings, Posterior, Problem
-from mlpip_bench.conjugate import conjugate_posterior, with_bias
-from mlpip_bench.datasets.linear_gaussian import LinearGaussian, LinearGaussianStream
-from mlpip_bench.evaluate import Evaluation
-from mlpip_bench.networks import ExtractorSpec
+from mlpip_bench.evaluation.protocol import Evaluation
+from mlpip_bench.inference.conjugate import conjugate_posterior, with_bias
+from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
+from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import TaskShape
+from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
 from protocols.posterior import PosteriorRecovery
 
 CPU = torch.device("cpu")

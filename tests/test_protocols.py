@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from mlpip_bench import cells, cli, registry
-from mlpip_bench.api import EvalProtocol
-from mlpip_bench.metrics import NLL
+from mlpip_bench.evaluation.metrics import NLL
+from mlpip_bench.evaluation.protocol import EvalProtocol
 from mlpip_bench.records import store
 
 

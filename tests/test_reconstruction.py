@@ -15,17 +15,19 @@ from methods.mean_view import MeanView
 from methods.nearest_view import NearestView
 from methods.versa import Versa, VersaSettings
 from mlpip_bench import cli
-from mlpip_bench.api import NoSettings, Problem
-from mlpip_bench.benches import DATASETS
+from mlpip_bench.benches.families import DATASETS
 from mlpip_bench.datasets.views import SIDE, VIEWS, view_dataset
-from mlpip_bench.distributions import Delta, MonteCarloMixture
-from mlpip_bench.evaluate import Evaluation, is_inductive, predict
-from mlpip_bench.metrics import MSE, SSIM, SSIM_RANGE_2
-from mlpip_bench.networks import ExtractorSpec
+from mlpip_bench.evaluation.inductive import is_inductive
+from mlpip_bench.evaluation.metrics import MSE, SSIM, SSIM_RANGE_2
+from mlpip_bench.evaluation.predict import predict
+from mlpip_bench.evaluation.protocol import Evaluation
+from mlpip_bench.inference.distributions import Delta, MonteCarloMixture
+from mlpip_bench.inference.method import NoSettings, Problem
+from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
-from mlpip_bench.streams import ViewStream
 from mlpip_bench.tasks.batch import Labelled, TaskBatch, TaskShape
 from mlpip_bench.tasks.images import ImagePool
+from mlpip_bench.tasks.views import ViewStream
 from protocols.reconstruction import Reconstruction
 
 CPU = torch.device("cpu")

@@ -10,8 +10,8 @@ from methods.amortized_map import AmortizedMAPSettings
 from methods.matching_nets import MatchingNetsSettings
 from methods.meta_sgd import MetaSGDSettings
 from mlpip_bench import registry
-from mlpip_bench.api import Problem
-from mlpip_bench.networks import ExtractorSpec
+from mlpip_bench.inference.method import Problem
+from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
 from mlpip_bench.testing import Case
 

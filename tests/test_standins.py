@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
-from mlpip_bench.datasets.glyphs import build_glyphs
-from mlpip_bench.datasets.patches import build_patches, draw_class
+from mlpip_bench.datasets.procedural.glyphs import build_glyphs
+from mlpip_bench.datasets.procedural.patches import build_patches, draw_class
 
 BUILDERS: dict[str, Callable[[], ImageDataset]] = {"glyphs": build_glyphs, "patches": build_patches}
 SHAPES = {"glyphs": (1, 28, 28), "patches": (3, 84, 84)}

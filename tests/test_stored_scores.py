@@ -13,17 +13,18 @@ import pytest
 import torch
 
 from mlpip_bench import registry
-from mlpip_bench.api import Problem, TrainingPlan, resolve
-from mlpip_bench.benches import PRESETS, parse_bench
+from mlpip_bench.benches.settings import PRESETS, resolve
+from mlpip_bench.benches.spec import parse_bench
+from mlpip_bench.benches.streams import angle_coordinates, fitted, queries_at_test, task_streams
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
-from mlpip_bench.datasets.linear_gaussian import LinearGaussian
 from mlpip_bench.datasets.views import VIEWS, view_dataset
-from mlpip_bench.evaluate import Evaluation
-from mlpip_bench.metrics import VALIDATION
-from mlpip_bench.normalization import NORM_MODES
-from mlpip_bench.streams import angle_coordinates, fitted, queries_at_test, task_streams
+from mlpip_bench.evaluation.metrics import VALIDATION
+from mlpip_bench.evaluation.protocol import Evaluation
+from mlpip_bench.inference.method import Problem, TrainingPlan
+from mlpip_bench.nn.normalization import NORM_MODES
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
-from mlpip_bench.train import train
+from mlpip_bench.tasks.linear_gaussian import LinearGaussian
+from mlpip_bench.training.loop import train
 from mlpip_bench.utils.seeding import seed_from
 
 STORED = Path(__file__).with_name("stored_scores.json")

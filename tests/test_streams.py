@@ -4,22 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from mlpip_bench.api import TrainingPlan
-from mlpip_bench.benches import TEST_QUERIES, parse_bench
+from mlpip_bench.benches.settings import TEST_QUERIES
+from mlpip_bench.benches.spec import parse_bench
+from mlpip_bench.benches.streams import angle_coordinates, fitted, queries_at_test, task_streams
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
-from mlpip_bench.datasets.linear_gaussian import LinearGaussian
 from mlpip_bench.datasets.views import SIDE, VIEWS, view_dataset
-from mlpip_bench.streams import (
-    HeldOutStream,
-    Repeated,
-    ViewStream,
-    angle_coordinates,
-    fitted,
-    queries_at_test,
-    task_streams,
-)
+from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.tasks.batch import TaskShape
-from mlpip_bench.tasks.images import ImagePool, TaskStream
+from mlpip_bench.tasks.images import HeldOutStream, ImagePool, TaskStream
+from mlpip_bench.tasks.linear_gaussian import LinearGaussian
+from mlpip_bench.tasks.stream import Repeated
+from mlpip_bench.tasks.views import ViewStream
 from mlpip_bench.utils.errors import UserError
 
 CPU = torch.device("cpu")

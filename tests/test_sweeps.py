@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mlpip_bench import arguments, cells, cli, code, estimates, registry, runner, train
+from mlpip_bench import arguments, cells, cli, code, estimates, registry, runner
 from mlpip_bench.records import store
+from mlpip_bench.training import checkpoints
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.progress import Quiet
 
@@ -184,8 +185,8 @@ def test_estimates_add_up_what_is_left(tmp_path, monkeypatch):
     # A second a step; a second for the two tasks that are tried of a validation, and for those of each protocol;
     # both the best and the last model are tested.
     assert seconds() == 1000 + 10 * 2 / 2 + 2 * 50 * 3 / 2
-    state = train.TrainingState(450, {}, {})
-    train.save_checkpoint(state, cell.checkpoint(tmp_path))
+    state = checkpoints.TrainingState(450, {}, {})
+    checkpoints.save_checkpoint(state, cell.checkpoint(tmp_path))
     assert seconds() == 550 + 6 * 2 / 2 + 2 * 50 * 3 / 2
 
 

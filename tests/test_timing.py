@@ -13,11 +13,11 @@ from torch.distributions import Categorical
 from typer.testing import CliRunner
 
 from mlpip_bench import cells, cli, measuring, registry, timing_tables
-from mlpip_bench.api import Method, Posterior, Problem, TrainingPlan
 from mlpip_bench.datasets.base import ClassImages
-from mlpip_bench.distributions import Delta
-from mlpip_bench.evaluate import Contender
-from mlpip_bench.networks import ExtractorSpec
+from mlpip_bench.evaluation.protocol import Contender
+from mlpip_bench.inference.distributions import Delta
+from mlpip_bench.inference.method import Method, Posterior, Problem, TrainingPlan
+from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.tasks.batch import TaskShape

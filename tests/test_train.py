@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from mlpip_bench import registry, train
-from mlpip_bench.api import Problem, TrainingPlan
+from mlpip_bench import registry
 from mlpip_bench.datasets.base import ClassImages
-from mlpip_bench.evaluate import Evaluation, predict, score
-from mlpip_bench.metrics import ACCURACY, NLL
-from mlpip_bench.networks import ExtractorSpec
+from mlpip_bench.evaluation.metrics import ACCURACY, NLL
+from mlpip_bench.evaluation.predict import predict, score
+from mlpip_bench.evaluation.protocol import Evaluation
+from mlpip_bench.inference.method import Problem, TrainingPlan
+from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import ImagePool, TaskStream
+from mlpip_bench.training import checkpoints, loop
 from mlpip_bench.utils.errors import CellError, UserError
 
 SPEC = ExtractorSpec((1, 8, 8), blocks=2, channels=4, dropout=0.2)
@@ -34,8 +36,8 @@ def streams() -> tuple[TaskStream, TaskStream]:
 CLASSIFIERS = [n for n in registry.method_names() if "classification" in registry.method(n).handles]
 
 
-def run(method, *, checkpoint: Path, step=None, plan: TrainingPlan = PLAN) -> train.TrainingState:
-    return train.train(method, plan, *streams(), metrics=METRICS, seed=0, checkpoint=checkpoint, step=step)
+def run(method, *, checkpoint: Path, step=None, plan: TrainingPlan = PLAN) -> checkpoints.TrainingState:
+    return loop.train(method, plan, *streams(), metrics=METRICS, seed=0, checkpoint=checkpoint, step=step)
 
 
 def build(name: str):
@@ -53,7 +55,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize("kills", [[1], [3, 7], [5, 6, 11]])
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(name, kills, tmp_path, monkeypatch):
     whole = run(build(name), checkpoint=tmp_path / "whole.pt")
-    monkeypatch.setattr(train, "_CHECKPOINT_SECONDS", -1.0)  # a checkpoint at every iteration
+    monkeypatch.setattr(loop, "_CHECKPOINT_SECONDS", -1.0)  # a checkpoint at every iteration
 
     for stop in kills:
 
@@ -101,7 +103,7 @@ def test_the_last_model_is_a_value_that_loading_another_state_does_not_change(tm
     method = build("protonets")
     done = run(method, checkpoint=tmp_path / "c.pt")
     method.load_state_dict(done.best_model)  # as the runner does before it tests the best model
-    kept = train.load_checkpoint(tmp_path / "c.pt")
+    kept = checkpoints.load_checkpoint(tmp_path / "c.pt")
     assert all(torch.equal(done.model[key], value) for key, value in kept.model.items())
     assert any(not torch.equal(done.model[key], value) for key, value in build("protonets").state_dict().items())
 
@@ -123,7 +125,7 @@ def test_the_learning_rate_is_halved_on_schedule(tmp_path):
 
 @pytest.mark.parametrize("what", ["loss", "parameter"])
 def test_training_stops_at_a_number_that_is_not_finite_and_keeps_the_last_good_checkpoint(what, tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "_CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(loop, "_CHECKPOINT_SECONDS", -1.0)
     method, path = build("protonets"), tmp_path / "c.pt"
     honest = method.loss
     calls = []
@@ -142,7 +144,7 @@ def test_training_stops_at_a_number_that_is_not_finite_and_keeps_the_last_good_c
         run(method, checkpoint=path)
     assert str(path) in str(error.value)
     assert "learning rate" in str(error.value)
-    kept = train.load_checkpoint(path)
+    kept = checkpoints.load_checkpoint(path)
     assert kept.iteration == 7
     assert all(v.isfinite().all() for v in kept.model.values())
 
@@ -194,12 +196,12 @@ def test_a_damaged_checkpoint_is_named_and_never_run(how, tmp_path):
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_scores_do_not_depend_on_how_many_tasks_are_tested_at_once(name, monkeypatch):
-    from mlpip_bench import evaluate
+    from mlpip_bench.evaluation import predict as predicting
 
     _, tasks = streams()
     method, scores = build(name), []
     for chunk in (1, 3, 8):
-        monkeypatch.setitem(evaluate._TASKS_AT_ONCE, "cpu", chunk)
+        monkeypatch.setitem(predicting._TASKS_AT_ONCE, "cpu", chunk)
         scores.append(score(NLL, predict(method, tasks, 8)))
     assert scores[0] == pytest.approx(scores[1], abs=1e-5)
     assert scores[0] == pytest.approx(scores[2], abs=1e-5)

@@ -8,13 +8,13 @@ from torch.distributions import MultivariateNormal, Normal
 
 from methods.amortized_vi import AmortizedVI
 from methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
-from mlpip_bench.api import Problem
-from mlpip_bench.datasets.linear_gaussian import LinearGaussian, LinearGaussianStream
-from mlpip_bench.distributions import gaussian_linear_predictive, linear_outputs
-from mlpip_bench.networks import ExtractorSpec
-from mlpip_bench.objectives import elbo
+from mlpip_bench.inference.distributions import gaussian_linear_predictive, linear_outputs
+from mlpip_bench.inference.method import Problem
+from mlpip_bench.inference.objectives import elbo
+from mlpip_bench.inference.variational import GaussianPrior, VariationalSettings, observed_data
+from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.tasks.batch import Labelled, TaskBatch, TaskShape
-from mlpip_bench.variational import GaussianPrior, VariationalSettings, observed_data
+from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
 
 NOISE = 0.5
 

@@ -6,11 +6,12 @@ from typer.testing import CliRunner
 
 from methods.protonets import ProtoNets
 from mlpip_bench import cli, registry
-from mlpip_bench.api import Method, NoSettings, Posterior, Problem
 from mlpip_bench.datasets.base import ClassImages
-from mlpip_bench.distributions import Delta
-from mlpip_bench.evaluate import Evaluation, chunk_size
-from mlpip_bench.networks import ExtractorSpec
+from mlpip_bench.evaluation.predict import chunk_size
+from mlpip_bench.evaluation.protocol import Evaluation
+from mlpip_bench.inference.distributions import Delta
+from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
+from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import ImagePool, TaskStream

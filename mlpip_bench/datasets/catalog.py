@@ -98,19 +98,19 @@ class Check:
 
 
 def _glyphs(_reporter: Reporter) -> ImageDataset:
-    from mlpip_bench.datasets import glyphs
+    from mlpip_bench.datasets.procedural import glyphs
 
     return cached("glyphs", {"generator": "glyphs", "version": glyphs.VERSION}, glyphs.build_glyphs)
 
 
 def _patches(_reporter: Reporter) -> ImageDataset:
-    from mlpip_bench.datasets import patches
+    from mlpip_bench.datasets.procedural import patches
 
     return cached("patches", {"generator": "patches", "version": patches.VERSION}, patches.build_patches)
 
 
 def _solids(reporter: Reporter) -> ImageDataset:
-    from mlpip_bench.datasets import solids
+    from mlpip_bench.datasets.procedural import solids
 
     def build() -> ImageDataset:  # it takes more than a minute, once
         with reporter.stage("drawing the stand-in solids", solids.OBJECTS) as step:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -145,3 +146,39 @@ class TaskStream:
     def batch(self, first: int, tasks: int) -> TaskBatch:
         """Tasks ``first .. first+tasks-1`` as tensors on the pool's device."""
         return self.pool.gather(self.indices(first, tasks))
+
+
+class HeldOutStream:
+    """The tasks of another stream, classes and support sets, with queries out of a second pool with the same classes.
+
+    Args:
+        tasks: the stream whose support sets are kept.
+        pool: where the queries come from.
+        queries: per class.
+        seed: components of the name of the queries' seed.
+        split: what the pool is, for messages.
+    """
+
+    def __init__(self, tasks: TaskStream, pool: ImagePool, queries: int, *seed: str | int, split: str) -> None:
+        pool.check(TaskShape(tasks.shape.way, 1, queries), split=split)
+        self.tasks, self.pool, self.seed, self.device = tasks, pool, seed, pool.device
+        self.shape = dataclasses.replace(tasks.shape, queries=queries)
+
+    def classes(self, first: int, tasks: int) -> Tensor:
+        """Class of each label, ``[task, way]``."""
+        return self.tasks.indices(first, tasks).classes
+
+    def batch(self, first: int, tasks: int) -> TaskBatch:
+        """Tasks ``first .. first+tasks-1``."""
+        way, queries = self.shape.way, self.shape.queries
+        index = torch.cat(
+            [
+                self.pool.draw_images(self.classes(b * BLOCK, BLOCK), queries, block_generator(self.seed, b))[rows]
+                for b, rows in blocks(first, tasks)
+            ]
+        ).flatten(1)
+        support = self.tasks.indices(first, tasks)
+        return TaskBatch(
+            self.tasks.pool.labelled(support.support, support.support_y, way),
+            self.pool.labelled(index, torch.arange(way).repeat_interleave(queries), way),
+        )

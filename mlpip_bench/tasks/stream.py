@@ -40,3 +40,21 @@ def blocks(first: int, tasks: int) -> Iterator[tuple[int, slice]]:
 def block_generator(seed: tuple[str | int, ...], block: int) -> np.random.Generator:
     """The generator of a block; Philox is counter-based and gives the same stream on every platform."""
     return np.random.Generator(np.random.Philox(seed_from(*seed, "block", block)))
+
+
+class Repeated:
+    """The first tasks of a stream, again and again: a training set of a fixed size."""
+
+    def __init__(self, stream: Stream, tasks: int) -> None:
+        self.stream, self.tasks = stream, tasks
+        self.shape, self.seed, self.device = stream.shape, stream.seed, stream.device
+
+    def batch(self, first: int, tasks: int) -> TaskBatch:
+        """Tasks ``first .. first+tasks-1``, of which task ``i`` is the stream's ``i mod self.tasks``."""
+        parts, end = [], first + tasks
+        while first < end:
+            start = first % self.tasks
+            many = min(self.tasks - start, end - first)
+            parts.append(self.stream.batch(start, many))
+            first += many
+        return parts[0] if len(parts) == 1 else TaskBatch.cat(parts)

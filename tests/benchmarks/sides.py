@@ -16,10 +16,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from mlpip_bench import registry
-from mlpip_bench.api import Method, Problem
-from mlpip_bench.benches import parse_bench
+from mlpip_bench.benches.spec import parse_bench
+from mlpip_bench.inference.method import Method, Problem
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
-from mlpip_bench.train import descend
+from mlpip_bench.training.loop import descend
 from mlpip_bench.utils.device import keep_freed_memory
 
 BENCH = parse_bench("omni5w1s")

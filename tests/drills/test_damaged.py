@@ -17,7 +17,7 @@ import torch
 
 from mlpip_bench import registry
 from mlpip_bench.records import store
-from mlpip_bench.train import load_checkpoint
+from mlpip_bench.training.checkpoints import load_checkpoint
 from mlpip_bench.utils.errors import UserError
 
 FLIPS = 2  # a file

@@ -9,8 +9,9 @@ import time
 import pytest
 import torch
 
-from mlpip_bench import registry, train
+from mlpip_bench import registry
 from mlpip_bench.records import store
+from mlpip_bench.training import checkpoints, loop
 
 YEAR = 365 * 24 * 3600
 
@@ -50,7 +51,7 @@ def test_nan_in_a_parameter(step, tmp_path, run, numbers, whole, tell):
     saved = list((tmp_path / "checkpoints").rglob("versa/*.pt"))
     assert len(saved) == (step > 10)
     for path in saved:
-        state = train.load_checkpoint(path)
+        state = checkpoints.load_checkpoint(path)
         assert state.iteration == 10
         assert all(value.isfinite().all() for value in [*state.model.values(), *state.best_model.values()])
     assert run(tmp_path).exit_code == 0
@@ -61,7 +62,7 @@ def test_nan_in_a_parameter(step, tmp_path, run, numbers, whole, tell):
 
 def test_nan_in_a_statistic_is_never_saved(tmp_path, call, monkeypatch):
     # Training does not read running averages; a checkpoint between validations must not keep a spoilt one.
-    monkeypatch.setattr(train, "_CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(loop, "_CHECKPOINT_SECONDS", -1.0)
 
     def spoil(method: torch.nn.Module) -> None:
         next(b for b in method.buffers() if b.is_floating_point()).view(-1)[0] = torch.nan
@@ -73,7 +74,9 @@ def test_nan_in_a_statistic_is_never_saved(tmp_path, call, monkeypatch):
     result = call("run", *cell, *small, "--results", tmp_path)
     assert result.exit_code == 1
     for path in (tmp_path / "checkpoints").rglob("*.pt"):
-        assert all(v.isfinite().all() for v in train.load_checkpoint(path).model.values() if v.is_floating_point())
+        assert all(
+            v.isfinite().all() for v in checkpoints.load_checkpoint(path).model.values() if v.is_floating_point()
+        )
 
 
 class Clock:

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from mlpip_bench import registry
-from mlpip_bench.api import TrainingPlan
-from mlpip_bench.evaluate import predict
-from mlpip_bench.metrics import VALIDATION
+from mlpip_bench.evaluation.metrics import VALIDATION
+from mlpip_bench.evaluation.predict import predict
+from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.tasks.batch import TaskBatch, TaskShape
 from mlpip_bench.testing import Case
-from mlpip_bench.train import train
+from mlpip_bench.training.loop import train
 
 TASKS, STEPS = 2000, 500
 PLAN = TrainingPlan(

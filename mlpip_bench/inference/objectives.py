@@ -12,7 +12,7 @@ from mlpip_bench.tasks.batch import Labelled
 def mlpip_loss(predictive: Distribution, query: Labelled) -> Float[Tensor, ""]:
     """Predictive log-loss of ML-PIP, the negative of the paper's Eq. 4.
 
-    With a :class:`~mlpip_bench.distributions.MonteCarloMixture` it is
+    With a :class:`~mlpip_bench.inference.distributions.MonteCarloMixture` it is
     ``-1/(MT) sum log 1/L sum_l p(y | x, psi_l)``; with a point estimate it is cross-entropy. All tasks
     of a batch have equally many queries, so one mean over tasks and points is the paper's average.
 
@@ -34,7 +34,7 @@ def elbo(
     smaller D is.
 
     Args:
-        conditional: a :class:`~mlpip_bench.distributions.MonteCarloMixture`, whose components are
+        conditional: a :class:`~mlpip_bench.inference.distributions.MonteCarloMixture`, whose components are
             p(y | x, psi_l) with batch shape ``[sample, task, point]``.
         data: D.
         psi: q(psi | D) with batch shape ``[task, ...]``; its KL to the prior is taken in closed form.

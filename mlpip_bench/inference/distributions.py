@@ -225,7 +225,7 @@ def to_float64(distribution: Distribution) -> Distribution:
     """
     raise TypeError(
         f"predictive must be a distribution that to_float64 knows; got {type(distribution).__name__}. "
-        "Register yours with mlpip_bench.distributions.to_float64.register."
+        "Register yours with mlpip_bench.inference.distributions.to_float64.register."
     )
 
 

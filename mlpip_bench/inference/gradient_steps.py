@@ -14,11 +14,12 @@ from torch.distributions import Categorical
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from mlpip_bench.api import Posterior, Problem
-from mlpip_bench.distributions import Delta
-from mlpip_bench.inner_loop import InnerEngine, Rate, adapt
-from mlpip_bench.networks import FeatureExtractor, Linear
-from mlpip_bench.normalization import Statistics, cat_statistics, task_statistics
+from mlpip_bench.inference.distributions import Delta
+from mlpip_bench.inference.inner_loop import InnerEngine, Rate, adapt
+from mlpip_bench.inference.method import Posterior, Problem
+from mlpip_bench.nn.backbones import FeatureExtractor
+from mlpip_bench.nn.layers import Linear
+from mlpip_bench.nn.normalization import Statistics, cat_statistics, task_statistics
 from mlpip_bench.tasks.batch import Labelled
 
 

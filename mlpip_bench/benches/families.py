@@ -1,21 +1,14 @@
-"""Benches: how their names are read, and what each data set brings with it."""
+"""What each task family brings with it: title, backbone, budgets, naming."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from mlpip_bench.api import TaskKind
-from mlpip_bench.networks import ExtractorSpec
-from mlpip_bench.tasks.batch import TaskShape
-from mlpip_bench.utils.errors import UserError, unknown_name
-
-PRESETS = ("quick", "paper")
-TEST_QUERIES = 15
-"""Queries per class at test, unless ``--queries`` says otherwise; the paper's protocol is the shot."""
+from mlpip_bench.inference.method import TaskKind
+from mlpip_bench.nn.backbones import ExtractorSpec
 
 
 @dataclass(frozen=True)
@@ -57,7 +50,11 @@ _QUICK_SMALL = {
     "validation_tasks": 100,
     "test_tasks": 600,
 }
+
+
 _QUICK_TINY = _QUICK_SMALL | {"iterations": 400, "halve_every": 200, "validate_every": 100}
+
+
 # 84x84 images cost forty times as much as Omniglot's; a laptop does these in minutes all the same.
 _QUICK_LARGE = _QUICK_SMALL | {
     "iterations": 100,
@@ -67,6 +64,8 @@ _QUICK_LARGE = _QUICK_SMALL | {
     "validation_tasks": 10,
     "test_tasks": 60,
 }
+
+
 _PAPER_OMNIGLOT = {
     "iterations": 80_000,
     "tasks_per_batch": 16,
@@ -76,16 +75,10 @@ _PAPER_OMNIGLOT = {
     "validation_tasks": 600,
     "test_tasks": 600,
 }
+
+
 _PAPER_MINI = _PAPER_OMNIGLOT | {"iterations": 100_000, "tasks_per_batch": 4}
 
-PAPER_BUDGETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "omni20w1s": {"iterations": 100_000},
-        "omni20w5s": {"iterations": 60_000},
-        "mini5w1s": {"learning_rate": 2.5e-4, "tasks_per_batch": 8, "iterations": 50_000},
-    }
-)
-"""How the paper trained its own model where that differs from the data set's budget; for methods' presets."""
 
 _LINEAR = {
     "iterations": 2000,
@@ -98,6 +91,7 @@ _LINEAR = {
     "test_tasks": 600,
 }
 
+
 _TOY = _LINEAR | {
     "iterations": 8000,
     "tasks_per_batch": 125,
@@ -105,7 +99,11 @@ _TOY = _LINEAR | {
     "halve_every": 2000,
     "validate_every": 2000,
 }
+
+
 _CONTEXT = _QUICK_SMALL | {"iterations": 400, "tasks_per_batch": 5, "halve_every": 200, "validate_every": 100}
+
+
 _QUICK_VIEWS = {
     "iterations": 2000,
     "tasks_per_batch": 8,
@@ -116,6 +114,8 @@ _QUICK_VIEWS = {
     "validation_tasks": 100,
     "test_tasks": 10_000,
 }
+
+
 _PAPER_VIEWS = {
     "iterations": 500_000,
     "tasks_per_batch": 24,
@@ -143,6 +143,7 @@ def _linear_gaussian(
 
 
 _TOY_TITLE = "Gaussian with an unknown mean (section 5.1), trained on "
+
 
 DATASETS: Mapping[str, Dataset] = MappingProxyType(
     {
@@ -188,77 +189,3 @@ DATASETS: Mapping[str, Dataset] = MappingProxyType(
         ),
     }
 )
-
-LISTED = (
-    *("omni5w1s", "omni5w5s", "omni20w1s", "omni20w5s", "mini5w1s", "mini5w5s"),  # the paper's six
-    *("tiny5w1s", "tiny5w5s"),
-    *("toy5", "toy10", "toyfresh5", "toyfresh10"),  # the paper's other experiments
-    *("context16", "context2", "views1s", "views5s"),
-    *("linear5s", "linear20s"),  # the posterior is known
-)
-
-_LARGEST = 10_000  # no data set here has so many classes, or images in one
-_FORMS = {
-    naming: [name for name, data in DATASETS.items() if data.naming == naming]
-    for naming in dict.fromkeys(data.naming for data in DATASETS.values())
-}
-GRAMMAR = (
-    "Any number works in "
-    + ", ".join(f"{'|'.join(names)}{naming.replace('{', '<').replace('}', '>')}" for naming, names in _FORMS.items())
-    + "; for example omni10w3s."
-)
-
-
-@dataclass(frozen=True)
-class BenchSpec:
-    """A bench: a data set, and what its tasks are trained and tested with.
-
-    Attributes:
-        name: the data set's name, and its ``naming`` filled in; for example ``mini5w5s``.
-        dataset: key of :data:`DATASETS`.
-        way: classes of a task; 1 where there are none.
-        shot: support images per class; support points in regression, given views in reconstruction.
-        features: dimension of h(x), of a last linear layer; None for that of the convolutions.
-    """
-
-    name: str
-    dataset: str
-    way: int
-    shot: int
-    features: int | None = None
-
-    @property
-    def data(self) -> Dataset:
-        """What its data set brings with it."""
-        return DATASETS[self.dataset]
-
-    @property
-    def extractor(self) -> ExtractorSpec:
-        """Shape of the shared feature extractor."""
-        return replace(self.data.extractor, last=self.features)
-
-    def task_shape(self, queries: int) -> TaskShape:
-        """Shape of its tasks with so many queries per class."""
-        return TaskShape(self.way, self.shot, queries)
-
-
-def parse_bench(name: str) -> BenchSpec:
-    """Read a bench's name.
-
-    Raises:
-        UserError: not of the grammar, an unknown data set, or a number that is too small or too large.
-    """
-    parts = re.fullmatch(r"([a-z]+)(\d.*)", name)
-    data = DATASETS.get(parts[1]) if parts else None
-    match = re.fullmatch(re.sub(r"{(\w+)}", r"(?P<\1>\\d+)", data.naming), parts[2]) if parts and data else None
-    if parts is None or data is None or match is None:
-        raise UserError(f"{unknown_name('bench', name, LISTED)} {GRAMMAR}")
-    numbers = {field: int(digits) for field, digits in match.groupdict().items()}
-    for field, value in numbers.items():
-        least = 2 if field == "way" else 1
-        if value < least:
-            raise UserError(f"{field} of a bench is at least {least}; {name!r} has {value}.")
-        if value > _LARGEST:
-            raise UserError(f"{field} of a bench is at most {_LARGEST}; got {name!r}.")
-    canonical = parts[1] + data.naming.format(**numbers)
-    return BenchSpec(canonical, parts[1], **{"way": data.way, "shot": data.shot, **numbers})

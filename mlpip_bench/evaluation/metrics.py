@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from torch.nn.functional import one_hot
 
-from mlpip_bench.api import TaskKind
+from mlpip_bench.inference.method import TaskKind
 from mlpip_bench.records.record import Better
 from mlpip_bench.records.statistics import mean_ci95
 

@@ -1,9 +1,8 @@
-"""The paper's networks (appendix D), shared by all methods of a bench."""
+"""Backbones: images to features (paper, appendix D), shared by all methods of a bench."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,15 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mlpip_bench.normalization import (
-    Moments,
-    Normalization,
-    NormMode,
-    Statistics,
-    cat_statistics,
-    task_statistics,
-)
-from mlpip_bench.tasks.batch import Labelled
+from mlpip_bench.nn.layers import channels_innermost, mlp, truncated_xavier_
+from mlpip_bench.nn.normalization import Moments, Normalization, NormMode, Statistics, cat_statistics, task_statistics
 
 
 @dataclass(frozen=True)
@@ -57,16 +49,6 @@ class ExtractorSpec:
         for _ in range(self.blocks):
             height, width = (math.ceil(s / 2) if self.ceil_mode else s // 2 for s in (height, width))
         return (self.channels if self.blocks else channels) * height * width
-
-
-def truncated_xavier_(weight: Tensor) -> None:
-    """Xavier initialisation with a normal truncated at two deviations, as the reference code has it.
-
-    The factor 1.3 makes up for the variance that truncation takes away.
-    """
-    fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(weight)
-    std = math.sqrt(1.3 * 2 / (fan_in + fan_out))
-    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
 
 
 class ConvBlock(nn.Module):
@@ -121,19 +103,6 @@ class ConvBlock(nn.Module):
     def _pool(self, images: Tensor) -> Tensor:
         pooled: Tensor = F.max_pool2d(images, 2, ceil_mode=self.ceil_mode)
         return pooled
-
-
-def channels_innermost(images: Tensor) -> Tensor:
-    """The same images with the channels innermost on a CPU, where convolution and pooling are then faster.
-
-    Of images with one channel torch can tell the two layouts apart by the strides alone.
-    """
-    if images.device.type != "cpu":
-        return images
-    if images.shape[1] > 1:
-        return images.contiguous(memory_format=torch.channels_last)
-    points, _, height, width = images.shape
-    return images.reshape(points, height, width, 1).permute(0, 3, 1, 2)
 
 
 _Features: TypeAlias = tuple[Tensor, Statistics]
@@ -214,93 +183,3 @@ def features_once(module: nn.Module) -> Iterator[None]:
     finally:
         for extractor in extractors:
             extractor.kept = None
-
-
-class Linear(nn.Linear):
-    """A fully connected layer whose parameters may have a leading task dimension, for a layer of each task's own."""
-
-    def forward(self, x: Float[Tensor, "task point feature"]) -> Float[Tensor, "task point output"]:
-        """``x W' + b``."""
-        if self.weight.dim() == 2:
-            return super().forward(x)
-        return torch.baddbmm(self.bias.unsqueeze(1), x, self.weight.mT)
-
-
-def mlp(*sizes: int, last_bias: bool = True) -> nn.Sequential:
-    """Fully connected layers with ELU between them (paper, table D.3).
-
-    Args:
-        sizes: of the input and of each layer's output.
-        last_bias: whether the last layer has a bias; one that all classes share is nothing to a softmax.
-    """
-    layers: list[nn.Module] = []
-    for index, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
-        linear = Linear(fan_in, fan_out, bias=last_bias or index < len(sizes) - 2)
-        truncated_xavier_(linear.weight)
-        if linear.bias is not None:
-            nn.init.normal_(linear.bias, std=1e-3)
-        layers += [nn.ELU(), linear] if index else [linear]
-    return nn.Sequential(*layers)
-
-
-def std_from_log_variance(log_variance: Tensor) -> Tensor:
-    """Standard deviation; the clamp to [-20, 10] keeps it finite, and above 0, whatever training does."""
-    return (log_variance.clamp(-20.0, 10.0) / 2).exp()
-
-
-class AmortizationNetwork(nn.Module):
-    """Class-mean features to a factorised Gaussian over the class's weights and bias (paper, Eq. 5).
-
-    Four separate nets, as in the reference code: mean and log-variance of the weights, and of the
-    bias; the paper's table D.3 has one trunk and leaves the bias out.
-
-    Args:
-        features: dimension of h(x).
-    """
-
-    def __init__(self, features: int) -> None:
-        super().__init__()
-        self.weight_mean = mlp(features, features, features, features)
-        self.weight_log_variance = mlp(features, features, features, features)
-        self.bias_mean = mlp(features, features, features, 1)
-        self.bias_log_variance = mlp(features, features, features, 1)
-
-    def forward(
-        self, features: Float[Tensor, "task point feature"], data: Labelled
-    ) -> tuple[Float[Tensor, "task way feature_and_bias"], Float[Tensor, "task way feature_and_bias"]]:
-        """Mean and standard deviation of psi = (w_c, b_c), the bias last, from h(x) of the points of D."""
-        pooled = data.class_means(features)
-        mean = torch.cat([self.weight_mean(pooled), self.bias_mean(pooled)], -1)
-        log_variance = torch.cat([self.weight_log_variance(pooled), self.bias_log_variance(pooled)], -1)
-        return mean, std_from_log_variance(log_variance)
-
-
-class LinearAmortization(nn.Module):
-    """Regression: mean and log-variance of psi linear in the sum over D of y (h(x), 1).
-
-    Without inputs that is the sum of the observations, the amortisation of the paper's toy
-    experiment (section 5.1).
-
-    Args:
-        features: dimension of h(x).
-    """
-
-    def __init__(self, features: int) -> None:
-        super().__init__()
-        self.mean = mlp(features + 1, features + 1)
-        self.log_variance = nn.Linear(features + 1, features + 1)
-        nn.init.zeros_(self.log_variance.weight)  # the prior's variance; a sum may be large, and so its exponential
-        nn.init.zeros_(self.log_variance.bias)
-
-    def forward(
-        self, features: Float[Tensor, "task point feature"], data: Labelled
-    ) -> tuple[Float[Tensor, "task 1 feature_and_bias"], Float[Tensor, "task 1 feature_and_bias"]]:
-        """Mean and standard deviation of psi, from h(x) of the points of D and their targets."""
-        with_one = F.pad(features, (0, 1), value=1.0)
-        pooled = (data.y.unsqueeze(-1) * with_one).sum(1, keepdim=True)
-        return self.mean(pooled), std_from_log_variance(self.log_variance(pooled))
-
-
-def amortization(features: int, *, regression: bool) -> AmortizationNetwork | LinearAmortization:
-    """The amortisation network of a problem, the same for every method that amortises a Gaussian."""
-    return LinearAmortization(features) if regression else AmortizationNetwork(features)

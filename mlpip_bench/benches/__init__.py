@@ -1,0 +1,1 @@
+"""Benches: task families, their names, settings and streams."""

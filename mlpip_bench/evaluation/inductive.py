@@ -1,0 +1,47 @@
+"""Whether a model predicts queries without sight of one another: measured, not declared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mlpip_bench.evaluation.predict import _point
+from mlpip_bench.inference.distributions import to_float64
+from mlpip_bench.inference.method import Method
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
+
+
+def is_inductive(method: Method[Any], batch: TaskBatch, queries: int = 5, tolerance: float = 1e-3) -> bool:
+    """Whether queries are predicted alike together and one at a time.
+
+    Measured, not declared: a transductive method sees the other queries, for example through batch
+    norm, and its accuracy then depends on how many are asked at once.
+
+    Args:
+        method: the trained method.
+        batch: one or more test tasks.
+        queries: how many queries of each task are fed one at a time.
+        tolerance: largest difference of a density, or of a pixel, that rounding may explain.
+    """
+    was_training = method.training
+    method.eval()
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        q = method.amortize(batch.support)
+
+        def answers(query: Labelled) -> Tensor:
+            """Density at the target; in reconstruction, where densities underflow, the image."""
+            predictive = method.predictive(q, query.x)
+            if method.problem.kind == "reconstruction":
+                return predictive.mean
+            density: Tensor = to_float64(predictive).log_prob(query.y).exp()
+            return density
+
+        together = answers(batch.query)
+        worst = 0.0
+        for point in range(min(queries, batch.query.y.shape[1])):
+            difference = together[:, point : point + 1] - answers(_point(batch.query, point))
+            worst = max(worst, float(difference.abs().max()))
+    method.train(was_training)
+    return worst <= tolerance

@@ -1,0 +1,170 @@
+"""Predictives of a fixed task stream, the same way for all methods."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution
+
+from mlpip_bench.evaluation.metrics import Metric
+from mlpip_bench.inference.distributions import Delta, MonteCarloMixture, to_float64
+from mlpip_bench.inference.method import Method, Posterior
+from mlpip_bench.nn.backbones import features_once
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.stream import Stream
+from mlpip_bench.utils.errors import CellError
+from mlpip_bench.utils.progress import Step
+from mlpip_bench.utils.seeding import seed_from
+
+_TASKS_AT_ONCE = {"cpu": 20, "cuda": 50}
+
+
+_PROBABILITIES_AT_ONCE = 120_000  # of a chunk of tasks; a hundredfold while samples are averaged
+
+
+Predictions = list[tuple[Distribution, Tensor]]
+
+
+def predict(
+    method: Method[Any], stream: Stream, tasks: int, step: Step | None = None, *, one_at_a_time: bool = False
+) -> Predictions:
+    """Predictives, in float64, and targets of the first ``tasks`` tasks of a stream.
+
+    The method is in evaluation mode, without autograd (a method may switch it on for its own inner
+    steps). Mixtures over classes are reduced to their mean probabilities, and predicted images to their
+    mean in float32, which is all that any score can see of them, so that several protocols can share one pass.
+
+    Args:
+        method: the method.
+        stream: the tasks.
+        tasks: how many of them.
+        step: told how many are done.
+        one_at_a_time: ask for each query alone; classification only.
+
+    Raises:
+        CellError: a predictive of the wrong kind or shape.
+    """
+    (predictions,) = predict_each(method, stream, tasks, [method.settings], step, one_at_a_time=one_at_a_time)
+    return predictions
+
+
+def predict_each(
+    method: Method[Any],
+    stream: Stream,
+    tasks: int,
+    settings: Sequence[Any],
+    step: Step | None = None,
+    *,
+    one_at_a_time: bool = False,
+) -> list[Predictions]:
+    """The same under each of several settings of the method; features that they share are computed once."""
+    was_training, own = method.training, method.settings
+    method.eval()
+    chunk = chunk_size(stream)
+    predictions: list[Predictions] = [[] for _ in settings]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=_cuda(stream)):
+            for first in range(0, tasks, chunk):
+                batch = stream.batch(first, min(chunk, tasks - first))
+                with features_once(method) if len(settings) > 1 else contextlib.nullcontext():
+                    for found, varied in zip(predictions, settings, strict=True):
+                        method.settings = varied
+                        torch.manual_seed(seed_from(*stream.seed, "evaluation", first))
+                        found.append((_of_batch(method, batch, one_at_a_time=one_at_a_time), batch.query.y))
+                if step is not None:
+                    step(min(first + chunk, tasks))
+    finally:
+        method.settings = own
+    method.train(was_training)
+    return predictions
+
+
+def _of_batch(method: Method[Any], batch: TaskBatch, *, one_at_a_time: bool) -> Distribution:
+    q = method.amortize(batch.support)
+    if not isinstance(q, Posterior):
+        raise CellError(f"amortize must return a Posterior; {type(method).__name__}'s is a {type(q).__name__}.")
+    if not one_at_a_time:
+        return _predictive(method, q, batch.query)
+    points = [_predictive(method, q, _point(batch.query, i)) for i in range(batch.query.y.shape[1])]
+    return Categorical(logits=torch.cat([p.logits for p in points], 1), validate_args=False)  # type: ignore[attr-defined]
+
+
+def chunk_size(stream: Stream) -> int:
+    """Tasks predicted at once: fewer where tasks are large."""
+    shape = stream.shape
+    return max(
+        1, min(_TASKS_AT_ONCE.get(stream.device.type, 4), _PROBABILITIES_AT_ONCE // (shape.queries * shape.way**2))
+    )
+
+
+def _point(query: Labelled, index: int) -> Labelled:
+    return Labelled(query.x[:, index : index + 1], query.y[:, index : index + 1], query.way)
+
+
+def _predictive(method: Method[Any], q: Posterior[Any], query: Labelled) -> Distribution:
+    """The predictive in float64, checked before its numbers are believed."""
+    predictive = method.predictive(q, query.x)
+    points = query.y.shape[:2]
+    if not isinstance(predictive, Distribution) or predictive.batch_shape != points:
+        came = (
+            f"batch shape {tuple(predictive.batch_shape)}"
+            if isinstance(predictive, Distribution)
+            else f"a {type(predictive).__name__}"
+        )
+        raise CellError(
+            f"predictive must return a distribution with batch shape (task, point) = {tuple(points)}; "
+            f"{type(method).__name__}'s is {came}."
+        )
+    if method.problem.kind == "reconstruction":
+        return _images(predictive, query, type(method).__name__)
+    predictive = _reduced(to_float64(predictive))
+    if method.problem.kind == "classification" and not hasattr(predictive, "probs"):
+        raise CellError(
+            f"predictive must be a distribution over the task's classes; {type(method).__name__}'s is a "
+            f"{type(predictive).__name__}."
+        )
+    if isinstance(predictive, Categorical) and predictive.logits.shape[-1] != query.way:
+        raise CellError(
+            f"predictive must have a probability for each of the task's {query.way} classes; "
+            f"{type(method).__name__}'s has {predictive.logits.shape[-1]}."
+        )
+    return predictive
+
+
+def _images(predictive: Distribution, query: Labelled, name: str) -> Delta:
+    """The mean of predicted images, the only thing that is scored of them."""
+    if predictive.event_shape != query.y.shape[2:]:
+        raise CellError(
+            f"predictive must be over images of the shape {tuple(query.y.shape[2:])}; {name}'s event shape is "
+            f"{tuple(predictive.event_shape)}."
+        )
+    return Delta(predictive.mean, event_dim=3)
+
+
+def _cuda(stream: Stream) -> list[torch.device]:
+    return [stream.device] if stream.device.type == "cuda" else []
+
+
+def _reduced(predictive: Distribution) -> Distribution:
+    if isinstance(predictive, MonteCarloMixture) and isinstance(predictive.components, Categorical):
+        return Categorical(logits=predictive.log_probs, validate_args=False)
+    return predictive
+
+
+def score(metric: Metric, predictions: Predictions) -> list[float]:
+    """One score a task.
+
+    Raises:
+        CellError: a score that is not finite; it would poison every mean.
+    """
+    scores = torch.cat([metric.score(predictive, y) for predictive, y in predictions])
+    if not scores.isfinite().all():
+        task = int((~scores.isfinite()).nonzero()[0])
+        raise CellError(
+            f"{metric.name} is {float(scores[task])} on task {task}: the model's predictions are not finite."
+        )
+    return [float(s) for s in scores]

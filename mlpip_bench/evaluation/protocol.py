@@ -1,0 +1,185 @@
+"""The interface of a protocol: a rule of measurement, for one model or for several side by side."""
+
+from __future__ import annotations
+
+import abc
+import copy
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from mlpip_bench.evaluation.metrics import Metric
+from mlpip_bench.evaluation.predict import Predictions, predict, predict_each, score
+from mlpip_bench.inference.method import Method, TaskKind, TrainingPlan
+from mlpip_bench.records.record import Model, Scores
+from mlpip_bench.tasks.stream import Stream
+from mlpip_bench.utils.device import Numerics
+from mlpip_bench.utils.progress import Quiet, Reporter
+
+
+class MeasurementRule(abc.ABC):
+    """What the two kinds of protocol share; a plugin subclasses one of them.
+
+    Attributes:
+        description: what it measures, in one line.
+        metrics: the metrics it reports.
+        handles: the kinds of task that it can measure.
+        datasets: keys of the only data sets that it can measure; none for all.
+        default: whether it is measured where no protocol is named.
+    """
+
+    description: ClassVar[str]
+    metrics: ClassVar[tuple[Metric, ...]]
+    handles: ClassVar[tuple[TaskKind, ...]] = ("classification",)
+    datasets: ClassVar[tuple[str, ...]] = ()
+    default: ClassVar[bool] = False
+
+    def applies(self, plugin: type[Method[Any]], settings: Any) -> bool:  # noqa: ARG002  # for those that override it
+        """Whether a method with these settings has what is measured; all do, unless a protocol says otherwise."""
+        return True
+
+
+class EvalProtocol(MeasurementRule):
+    """A rule of measurement for one trained model, the same for every method."""
+
+    @abc.abstractmethod
+    def measure(self, evaluation: Evaluation) -> list[Scores]:
+        """Per-task scores of a trained model."""
+
+
+class SideBySideProtocol(MeasurementRule):
+    """A rule of measurement for all methods of a bench at once, so that what changes meanwhile meets them all alike."""
+
+    @abc.abstractmethod
+    def measure(self, contenders: Sequence[Contender], reporter: Reporter) -> list[list[Scores]]:
+        """Scores over repeats, for each of the trained models."""
+
+
+class Evaluation:
+    """A trained model in front of a bench's fixed test tasks; protocols ask it for scores.
+
+    Args:
+        method: the trained method, which holds the state that is tested.
+        model: which of its states that is.
+        stream: the test tasks.
+        tasks: how many of them.
+        reporter: shows a bar for each pass over the tasks.
+        title: what the bars are called.
+    """
+
+    def __init__(
+        self,
+        method: Method[Any],
+        model: Model,
+        stream: Stream,
+        tasks: int,
+        reporter: Reporter | None = None,
+        title: str = "",
+    ) -> None:
+        self.method = method
+        self.model: Model = model
+        self.stream = stream
+        self.tasks = tasks
+        self._reporter = reporter or Quiet()
+        self._title = f"{title}: testing the {model} model".removeprefix(": ")
+
+    @functools.cached_property
+    def predictions(self) -> Predictions:
+        """Predictives and targets of the test tasks, computed once."""
+        return self.predict()
+
+    def predict(self, note: str = "", *, one_at_a_time: bool = False) -> Predictions:
+        """A pass over the test tasks of its own, for a protocol that changes how they are predicted."""
+        title = f"{self._title}, {note}" if note else self._title
+        with self._reporter.stage(title, self.tasks) as step:
+            return predict(self.method, self.stream, self.tasks, step, one_at_a_time=one_at_a_time)
+
+    def predict_each(self, note: str, settings: Sequence[Any]) -> list[Predictions]:
+        """A pass over the test tasks under each of several settings of the method."""
+        with self._reporter.stage(f"{self._title}, {note}", self.tasks) as step:
+            return predict_each(self.method, self.stream, self.tasks, settings, step)
+
+    def on(self, stream: Stream) -> Evaluation:
+        """The same model in front of as many tasks of another stream."""
+        shape = stream.shape
+        title = f"{self._title} at {shape.way}w{max(shape.shots_per_class)}s"
+        other = Evaluation(self.method, self.model, stream, self.tasks, self._reporter)
+        other._title = title
+        return other
+
+    def scores(
+        self,
+        metrics: Sequence[Metric],
+        predictions: Predictions | None = None,
+        condition: Mapping[str, str | int | float] | None = None,
+    ) -> list[Scores]:
+        """Each metric on the predictions, by default those under the bench's own test condition."""
+        predictions = self.predictions if predictions is None else predictions
+        return [self.labelled(metric, score(metric, predictions), condition=condition) for metric in metrics]
+
+    def labelled(
+        self,
+        metric: Metric,
+        per_task: Sequence[float],
+        *,
+        condition: Mapping[str, str | int | float] | None = None,
+        detail: Mapping[str, tuple[float, ...] | str] | None = None,
+    ) -> Scores:
+        """Scores, one a test task, with all that says how they were measured."""
+        how = {"condition": dict(condition or {}), "detail": dict(detail or {})}
+        return scores_of(metric, self.stream, per_task, model=self.model, **how)
+
+
+def scores_of(
+    metric: Metric, stream: Stream, per_task: Sequence[float], *, model: Model = "best", **how: Any
+) -> Scores:
+    """Scores on the tasks of a stream; ``how`` are further fields of :class:`Scores`."""
+    shape = stream.shape
+    return Scores(
+        metric=metric.name,
+        unit=metric.unit,
+        better=metric.better,
+        way=shape.way,
+        shot=max(shape.shots_per_class),
+        queries=shape.queries,
+        model=model,
+        per_task=tuple(per_task),
+        **how,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Contender:
+    """A trained model that is measured beside others of its bench.
+
+    Attributes:
+        title: for messages.
+        method: the model that is best on validation.
+        plan: how it was trained.
+        streams: its task streams, ``train`` and ``test`` among them; tasks of ``test`` are the same for all.
+    """
+
+    title: str
+    method: Method[Any]
+    plan: TrainingPlan
+    streams: Mapping[str, Stream]
+
+    def trainee(self) -> Method[Any]:
+        """A copy of the model that can be trained; nothing of it is compiled."""
+        method = copy.deepcopy(self.method)
+        for name in _OF_A_TEST_TASK:
+            vars(method).pop(name, None)
+        return method
+
+
+_OF_A_TEST_TASK = ("amortize", "predictive")
+
+
+def compile_for_tests(method: Method[Any], numerics: Numerics) -> None:
+    """From here on, what is done to a test task is compiled, if that is asked for; training would then fail."""
+    if numerics.compile != "off":
+        for name in _OF_A_TEST_TASK:
+            setattr(method, name, torch.compile(getattr(method, name), mode=numerics.compile))

@@ -1,0 +1,1 @@
+"""Networks that methods share: normalization, backbones, layers, amortization networks."""

@@ -1,0 +1,69 @@
+"""Amortization networks: the features of a support set to a Gaussian q(psi | D)."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mlpip_bench.nn.layers import mlp, std_from_log_variance
+from mlpip_bench.tasks.batch import Labelled
+
+
+class AmortizationNetwork(nn.Module):
+    """Class-mean features to a factorised Gaussian over the class's weights and bias (paper, Eq. 5).
+
+    Four separate nets, as in the reference code: mean and log-variance of the weights, and of the
+    bias; the paper's table D.3 has one trunk and leaves the bias out.
+
+    Args:
+        features: dimension of h(x).
+    """
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.weight_mean = mlp(features, features, features, features)
+        self.weight_log_variance = mlp(features, features, features, features)
+        self.bias_mean = mlp(features, features, features, 1)
+        self.bias_log_variance = mlp(features, features, features, 1)
+
+    def forward(
+        self, features: Float[Tensor, "task point feature"], data: Labelled
+    ) -> tuple[Float[Tensor, "task way feature_and_bias"], Float[Tensor, "task way feature_and_bias"]]:
+        """Mean and standard deviation of psi = (w_c, b_c), the bias last, from h(x) of the points of D."""
+        pooled = data.class_means(features)
+        mean = torch.cat([self.weight_mean(pooled), self.bias_mean(pooled)], -1)
+        log_variance = torch.cat([self.weight_log_variance(pooled), self.bias_log_variance(pooled)], -1)
+        return mean, std_from_log_variance(log_variance)
+
+
+class LinearAmortization(nn.Module):
+    """Regression: mean and log-variance of psi linear in the sum over D of y (h(x), 1).
+
+    Without inputs that is the sum of the observations, the amortisation of the paper's toy
+    experiment (section 5.1).
+
+    Args:
+        features: dimension of h(x).
+    """
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.mean = mlp(features + 1, features + 1)
+        self.log_variance = nn.Linear(features + 1, features + 1)
+        nn.init.zeros_(self.log_variance.weight)  # the prior's variance; a sum may be large, and so its exponential
+        nn.init.zeros_(self.log_variance.bias)
+
+    def forward(
+        self, features: Float[Tensor, "task point feature"], data: Labelled
+    ) -> tuple[Float[Tensor, "task 1 feature_and_bias"], Float[Tensor, "task 1 feature_and_bias"]]:
+        """Mean and standard deviation of psi, from h(x) of the points of D and their targets."""
+        with_one = F.pad(features, (0, 1), value=1.0)
+        pooled = (data.y.unsqueeze(-1) * with_one).sum(1, keepdim=True)
+        return self.mean(pooled), std_from_log_variance(self.log_variance(pooled))
+
+
+def amortization(features: int, *, regression: bool) -> AmortizationNetwork | LinearAmortization:
+    """The amortisation network of a problem, the same for every method that amortises a Gaussian."""
+    return LinearAmortization(features) if regression else AmortizationNetwork(features)

@@ -1,0 +1,65 @@
+"""Layers and initializations that networks share."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+def truncated_xavier_(weight: Tensor) -> None:
+    """Xavier initialisation with a normal truncated at two deviations, as the reference code has it.
+
+    The factor 1.3 makes up for the variance that truncation takes away.
+    """
+    fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(weight)
+    std = math.sqrt(1.3 * 2 / (fan_in + fan_out))
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def channels_innermost(images: Tensor) -> Tensor:
+    """The same images with the channels innermost on a CPU, where convolution and pooling are then faster.
+
+    Of images with one channel torch can tell the two layouts apart by the strides alone.
+    """
+    if images.device.type != "cpu":
+        return images
+    if images.shape[1] > 1:
+        return images.contiguous(memory_format=torch.channels_last)
+    points, _, height, width = images.shape
+    return images.reshape(points, height, width, 1).permute(0, 3, 1, 2)
+
+
+class Linear(nn.Linear):
+    """A fully connected layer whose parameters may have a leading task dimension, for a layer of each task's own."""
+
+    def forward(self, x: Float[Tensor, "task point feature"]) -> Float[Tensor, "task point output"]:
+        """``x W' + b``."""
+        if self.weight.dim() == 2:
+            return super().forward(x)
+        return torch.baddbmm(self.bias.unsqueeze(1), x, self.weight.mT)
+
+
+def mlp(*sizes: int, last_bias: bool = True) -> nn.Sequential:
+    """Fully connected layers with ELU between them (paper, table D.3).
+
+    Args:
+        sizes: of the input and of each layer's output.
+        last_bias: whether the last layer has a bias; one that all classes share is nothing to a softmax.
+    """
+    layers: list[nn.Module] = []
+    for index, (fan_in, fan_out) in enumerate(itertools.pairwise(sizes)):
+        linear = Linear(fan_in, fan_out, bias=last_bias or index < len(sizes) - 2)
+        truncated_xavier_(linear.weight)
+        if linear.bias is not None:
+            nn.init.normal_(linear.bias, std=1e-3)
+        layers += [nn.ELU(), linear] if index else [linear]
+    return nn.Sequential(*layers)
+
+
+def std_from_log_variance(log_variance: Tensor) -> Tensor:
+    """Standard deviation; the clamp to [-20, 10] keeps it finite, and above 0, whatever training does."""
+    return (log_variance.clamp(-20.0, 10.0) / 2).exp()

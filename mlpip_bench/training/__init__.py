@@ -1,0 +1,1 @@
+"""The training loop that all methods share, and its checkpoints."""
