@@ -23,18 +23,12 @@ from typer.core import TyperGroup
 from mlpip_bench import (
     __version__,
     arguments,
-    cells,
     comparisons,
-    estimates,
-    executors,
     folder_changes,
     norm_modes,
-    profiling,
     registry,
     rendering,
-    runner,
     tables,
-    testing,
     timing_tables,
 )
 from mlpip_bench.benches.families import DATASETS
@@ -43,9 +37,17 @@ from mlpip_bench.benches.spec import GRAMMAR, LISTED, parse_bench
 from mlpip_bench.datasets import catalog, shapenet_render
 from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.datasets.omniglot import Resize, Split
+from mlpip_bench.execution import estimates, planning, profiling, scheduler, status
+from mlpip_bench.execution.config import DEFAULT_NORM, RunConfig
+from mlpip_bench.execution.executors import local, ray_cluster
+from mlpip_bench.execution.executors.base import Executor
+from mlpip_bench.execution.trial import Cell
+from mlpip_bench.execution.worker import perform_elsewhere
 from mlpip_bench.nn.normalization import NORM_MODES
 from mlpip_bench.records import published, store
 from mlpip_bench.records.record import Record
+from mlpip_bench.testing import conformance
+from mlpip_bench.testing.checking import CheckResult, Status
 from mlpip_bench.utils.device import Numerics
 from mlpip_bench.utils.errors import UserError, unknown_name
 from mlpip_bench.utils.files import write_atomically
@@ -152,7 +154,7 @@ def run(
     seeds: Annotated[str, typer.Option("--seeds", "--seed", help="Training seeds, with commas.")] = "0",
     norm: Annotated[
         str, typer.Option(help=f"Normalisation of all methods; several with commas, or all: {', '.join(NORM_MODES)}.")
-    ] = cells.DEFAULT_NORM,
+    ] = DEFAULT_NORM,
     preset: Annotated[str, typer.Option(help=f"Budget: {', '.join(PRESETS)}.")] = "quick",
     iterations: Annotated[int | None, typer.Option(help="Training iterations, instead of the preset's.")] = None,
     test_tasks: Annotated[int | None, typer.Option(help="Test tasks, instead of the preset's.")] = None,
@@ -221,7 +223,7 @@ def run(
             raise UserError(f"--{name} takes names with commas between them; got {text!r}. Leave it out for the usual.")
     overrides = arguments.settings(set_ or [], {"iterations": iterations, "test_tasks": test_tasks})
     norms = arguments.names(norm)
-    config = cells.RunConfig(
+    config = RunConfig(
         benches=arguments.names(bench),
         methods=arguments.names(methods),
         protocols=arguments.names(protocols),
@@ -246,7 +248,7 @@ def run(
     if ray is not None and jobs > 1:
         raise UserError("--jobs is for processes of this machine, and a Ray cluster has its own count. Leave one out.")
     reporter = ConsoleReporter(err)
-    planned = cells.plan_cells(config, reporter, here=ray is None)
+    planned = planning.plan_cells(config, reporter, here=ray is None)
     _print_configuration(planned, config.protocols, test_tasks)
     if dry_run:
         _print_estimates(planned, config, jobs, reporter)
@@ -254,7 +256,7 @@ def run(
     if profile:
         profiling.profile_cells(planned, config.results, reporter, out)
     executor = _executor(jobs, ray, cpus, planned, reporter)
-    summary = runner.run(planned, config, reporter, executor, wait=wait)
+    summary = scheduler.run(planned, config, reporter, executor, wait=wait)
     records = _write_tables(config.results) if any(config.results.glob("records/*/*/*.json")) else []
     asked = {cell.record_key(protocol) for cell in planned for protocol in cell.protocols}
     # The last models' tables are in the folder; here they would push the main ones off the screen.
@@ -278,31 +280,29 @@ def _write_tables(folder: Path) -> list[Record]:
 
 
 def _executor(
-    jobs: int, ray: str | None, cpus: int | None, planned: Sequence[cells.Cell], reporter: ConsoleReporter
-) -> executors.Executor | None:
+    jobs: int, ray: str | None, cpus: int | None, planned: Sequence[Cell], reporter: ConsoleReporter
+) -> Executor | None:
     """What was asked for; ``None`` for this process, with as many threads as torch takes by itself unless told."""
     if ray is not None:
         gpus = int(any(cell.device.type == "cuda" for cell in planned))
-        return executors.RayCluster(runner.perform_elsewhere, reporter, ray, cpus or 1, gpus)
+        return ray_cluster.RayCluster(perform_elsewhere, reporter, ray, cpus or 1, gpus)
     if jobs > 1:
         threads = cpus or max(1, torch.get_num_threads() // jobs)
-        return executors.LocalProcesses(runner.perform_elsewhere, reporter, jobs, threads)
+        return local.LocalProcesses(perform_elsewhere, reporter, jobs, threads)
     if cpus is not None:
         torch.set_num_threads(cpus)
     return None
 
 
-def _print_estimates(
-    planned: Sequence[cells.Cell], config: cells.RunConfig, jobs: int, reporter: ConsoleReporter
-) -> None:
-    standings = runner.survey(planned, config)
+def _print_estimates(planned: Sequence[Cell], config: RunConfig, jobs: int, reporter: ConsoleReporter) -> None:
+    standings = status.survey(planned, config)
     found = estimates.estimate_all(standings, config, reporter)
     table = _table("cell", "to measure", "done, or why not", "time", "memory")
     for standing in standings:
         estimate = found.get(standing.cell)
         costs = (_duration(estimate.seconds), f"{estimate.peak_bytes / 1e9:.1f} GB") if estimate else ("", "")
         to_do = ", ".join((*standing.alone, *standing.beside))
-        table.add_row(standing.cell.title, to_do, escape(runner.why(standing, config)), *costs)
+        table.add_row(standing.cell.title, to_do, escape(status.why(standing, config)), *costs)
     out.print(table)
     known = [estimate for estimate in found.values() if estimate is not None]
     lines = [f"{len(found)} of {len(planned)} cells to run"]
@@ -326,7 +326,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _print_configuration(planned: Sequence[cells.Cell], protocols: tuple[str, ...], test_tasks: int | None) -> None:
+def _print_configuration(planned: Sequence[Cell], protocols: tuple[str, ...], test_tasks: int | None) -> None:
     table = _table("bench", "method", "seeds", "resolved configuration")
     shown: dict[tuple[str, str, str], list[str]] = {}
     for cell in planned:
@@ -368,7 +368,7 @@ def _print_wide(shown: list[rendering.WideTable]) -> None:
         out.print()
 
 
-def _print_summary(summary: runner.Summary, folder: Path) -> None:
+def _print_summary(summary: scheduler.Summary, folder: Path) -> None:
     for title, reason in summary.skipped:
         err.print(f"nothing to do for {title}: {reason}", highlight=False)
     for title in summary.left:
@@ -539,35 +539,35 @@ def check(
     width = max(map(len, plugins), default=0)
     for name, plugin in plugins.items():
         with err.status(f"checking {name}"):
-            checked = testing.check_method(plugin)
+            checked = conformance.check_method(plugin)
         if any(result.status == "failed" for result in checked):
             failed.append(name)
         if verbose or total == 1:
             out.print(_check_table(name, checked))
             continue
         out.print(f"{name:{width}}  {_counts(checked)}", markup=False, highlight=False, soft_wrap=True)
-        for line in testing.failure_lines(checked):
+        for line in conformance.failure_lines(checked):
             out.print(Padding(Text(line), (0, 0, 0, 4)))
     err.print(f"{total - len(failed)} of {total} methods pass" + (f"; failed: {', '.join(failed)}" if failed else ""))
     if failed:
         raise typer.Exit(1)
 
 
-def _check_table(name: str, checked: list[testing.CheckResult]) -> Table:
+def _check_table(name: str, checked: list[CheckResult]) -> Table:
     table = _table(name, "result", "what it protects, and what came")
-    for result in testing.merged(checked):
+    for result in conformance.merged(checked):
         colour = "red" if result.status == "failed" else "default"
         text = "\n".join(part for part in (result.protects, result.detail) if part)
         table.add_row(result.name.replace(", ", "\n"), f"[{colour}]{result.status}[/]", escape(text))
     return table
 
 
-def _counts(checked: list[testing.CheckResult]) -> str:
+def _counts(checked: list[CheckResult]) -> str:
     """How many checks came out how: ``22 passed, 2 expected failures``."""
     counts = Counter(result.status for result in checked)
     return ", ".join(
         f"{counts[status]} {status}" + ("s" if status == "expected failure" and counts[status] > 1 else "")
-        for status in get_args(testing.Status)
+        for status in get_args(Status)
         if counts[status]
     )
 

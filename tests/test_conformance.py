@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 from mlpip_bench import registry
 from mlpip_bench.cli import app
 from mlpip_bench.inference.method import Method, Posterior
-from mlpip_bench.testing import CHECKS, CheckResult, assert_conforms, check_method
+from mlpip_bench.testing.checking import CheckResult
+from mlpip_bench.testing.conformance import CHECKS, assert_conforms, check_method
 from mlpip_bench.utils.errors import UserError
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -16,9 +16,10 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from mlpip_bench import registry, testing
+from mlpip_bench import registry
 from mlpip_bench.cli import app
 from mlpip_bench.datasets.procedural import patches, solids
+from mlpip_bench.testing import conformance
 from protocols import timing, versatility
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -208,8 +209,8 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(patches, "_IMAGES_PER_CLASS", 20)
     monkeypatch.setattr(patches, "_CLASSES", dict.fromkeys(patches._CLASSES, 5))
     monkeypatch.setattr(solids, "_OBJECTS_PER_CATEGORY", 1)
-    check_method = testing.check_method
-    monkeypatch.setattr(testing, "check_method", lambda plugin: check_method(plugin, ["interface"]))
+    check_method = conformance.check_method
+    monkeypatch.setattr(conformance, "check_method", lambda plugin: check_method(plugin, ["interface"]))
     monkeypatch.setattr(timing, "WARM_UP_SECONDS", 0.0)
     monkeypatch.setattr(timing, "REPEATS", 1)
     monkeypatch.setattr(timing, "LARGEST_BATCH", 1)

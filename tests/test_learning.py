@@ -3,12 +3,14 @@
 import pytest
 
 from mlpip_bench import registry
-from mlpip_bench.cells import RunConfig, build_method, plan_cells, streams_of
 from mlpip_bench.evaluation.metrics import ACCURACY, NLL
 from mlpip_bench.evaluation.predict import predict, score
+from mlpip_bench.execution.config import RunConfig
+from mlpip_bench.execution.planning import plan_cells
+from mlpip_bench.execution.scheduler import run
+from mlpip_bench.execution.trial import build_method, streams_of
 from mlpip_bench.records.statistics import mean_ci95
 from mlpip_bench.records.store import load_all
-from mlpip_bench.runner import run
 from mlpip_bench.utils.progress import Quiet
 
 ITERATIONS = 60  # of 4 tasks; uniform guessing has accuracy 0.2 and costs log 5 = 1.609 nats

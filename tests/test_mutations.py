@@ -19,7 +19,7 @@ from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.nn.normalization import Moments
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
-from mlpip_bench.testing import CHECKS, assert_conforms, check_method
+from mlpip_bench.testing.conformance import CHECKS, assert_conforms, check_method
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ ONE_CELL = [
     "validation_tasks=2",
 ]
 PROTOCOL = """
-from mlpip_bench.api import EvalProtocol
+from mlpip_bench.evaluation.protocol import EvalProtocol
 class Broken(EvalProtocol):
     description = "nothing"
     def measure(self, evaluation):

@@ -10,13 +10,16 @@ import torch
 from torch.nn import functional as F
 from typer.testing import CliRunner
 
-from mlpip_bench import profiling, registry
-from mlpip_bench.cells import Cell, RunConfig, build_method, plan_cells
+from mlpip_bench import registry
 from mlpip_bench.cli import app
+from mlpip_bench.execution import profiling
+from mlpip_bench.execution.config import RunConfig
+from mlpip_bench.execution.planning import plan_cells
+from mlpip_bench.execution.profiling import count_flop, matmul_rate, profile_cell
+from mlpip_bench.execution.trial import Cell, build_method
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.nn.backbones import ConvBlock, ExtractorSpec
 from mlpip_bench.nn.normalization import NORM_MODES
-from mlpip_bench.profiling import count_flop, matmul_rate, profile_cell
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
 from mlpip_bench.utils.device import Numerics

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from mlpip_bench import cells, cli, registry
+from mlpip_bench import cli, registry
 from mlpip_bench.evaluation.metrics import NLL
 from mlpip_bench.evaluation.protocol import EvalProtocol
+from mlpip_bench.execution import planning
+from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.records import store
 
 
@@ -123,10 +125,10 @@ def test_steps_are_measured_in_regression_too(tmp_path):
 def test_a_whole_number_for_a_real_setting_is_the_same_cell(tmp_path):
     keys = []
     for value in (1, 1.0):
-        config = cells.RunConfig(
+        config = RunConfig(
             ("amortized_vi",), ("linear5s",), ("nll",), overrides={"*": {"beta": value}}, results=tmp_path
         )
-        (cell,) = cells.plan_cells(config)
+        (cell,) = planning.plan_cells(config)
         keys.append(cell.training_key)
         assert isinstance(cell.settings.beta, float)
     assert keys[0] == keys[1]

@@ -13,7 +13,7 @@ from mlpip_bench import registry
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
-from mlpip_bench.testing import Case
+from mlpip_bench.testing.cases import Case
 
 SPEC = ExtractorSpec((1, 8, 8), blocks=2, channels=4)
 

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mlpip_bench import arguments, cells, cli, code, estimates, registry, runner
+from mlpip_bench import arguments, cli, registry
+from mlpip_bench.execution import estimates, planning, scheduler, status, worker
+from mlpip_bench.execution.config import RunConfig
+from mlpip_bench.execution.fingerprint import plugin_code
 from mlpip_bench.records import store
 from mlpip_bench.training import checkpoints
 from mlpip_bench.utils.errors import UserError
@@ -30,10 +33,10 @@ def run(folder: Path, *words: object, methods: str = "protonets"):
     return call("run", "--methods", methods, "--bench", "omni5w1s", *TINY, "--results", folder, *words)
 
 
-def config(folder: Path, **fields) -> cells.RunConfig:
+def config(folder: Path, **fields) -> RunConfig:
     few = {"iterations": 4, "test_tasks": 3, "validation_tasks": 2, "validate_every": 2, "tasks_per_batch": 1}
     asked = {"methods": ("protonets",), "benches": ("omni5w1s",), "source": "procedural", "results": folder}
-    return cells.RunConfig(**(asked | {"overrides": {"*": few}} | fields))
+    return RunConfig(**(asked | {"overrides": {"*": few}} | fields))
 
 
 # --------------------------------------------------------------------------------------------------------- sweeps
@@ -75,7 +78,7 @@ def test_a_run_is_methods_by_benches_by_seeds_by_norms_by_settings(tmp_path):
         tmp_path, methods=("maml", "protonets"), benches=("omni5w1s", "omni3w1s"), seeds=(0, 7),
         norms=("metabn", "transductive"), sweeps=sweeps,
     )  # fmt: skip
-    planned = cells.plan_cells(asked)
+    planned = planning.plan_cells(asked)
     settings = [("maml", rate, steps) for rate in (0.1, 0.2) for steps in (1, 3)]
     settings += [("protonets", rate, None) for rate in (0.1, 0.2)]
     expected = set(product(("omni5w1s", "omni3w1s"), (0, 7), ("metabn", "transductive"), settings))
@@ -89,7 +92,9 @@ def test_a_run_is_methods_by_benches_by_seeds_by_norms_by_settings(tmp_path):
 
 
 def test_values_that_come_to_one_setting_are_one_cell(tmp_path):
-    planned = cells.plan_cells(config(tmp_path, sweeps={"protonets": [{"scale": 1}, {"scale": 1.0}, {"scale": 2.0}]}))
+    planned = planning.plan_cells(
+        config(tmp_path, sweeps={"protonets": [{"scale": 1}, {"scale": 1.0}, {"scale": 2.0}]})
+    )
     assert [c.settings.scale for c in planned] == [1.0, 2.0]
 
 
@@ -97,14 +102,14 @@ def test_each_cell_can_be_planned_alone_from_any_directory(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     sweeps = {"*": [{"learning_rate": 0.1}, {"learning_rate": 0.2}], "maml": [{"test_steps": 1}, {"test_steps": 3}]}
     asked = config(Path("here"), methods=("maml", "protonets"), seeds=(0, 1), sweeps=sweeps)
-    planned = cells.plan_cells(asked)
+    planned = planning.plan_cells(asked)
     alone = [(cell, asked.only([cell])) for cell in planned]
     together = asked.only(planned[:3])
     monkeypatch.chdir("/")
     for cell, narrowed in alone:
-        assert [c.key for c in cells.plan_cells(narrowed)] == [cell.key]
+        assert [c.key for c in planning.plan_cells(narrowed)] == [cell.key]
         assert narrowed.results == tmp_path / "here"
-    assert {c.key for c in planned[:3]} <= {c.key for c in cells.plan_cells(together)}
+    assert {c.key for c in planned[:3]} <= {c.key for c in planning.plan_cells(together)}
 
 
 def test_a_swept_setting_names_its_cell_and_its_rows(tmp_path):
@@ -149,22 +154,22 @@ def test_a_dry_run_in_a_new_place_makes_no_folder(tmp_path):
 def test_records_of_other_code_are_told(tmp_path, monkeypatch):
     assert run(tmp_path).exit_code == 0
     asked = config(tmp_path)
-    (cell,) = cells.plan_cells(asked)
+    (cell,) = planning.plan_cells(asked)
     changed = dataclasses.replace(cell, method_code="0" * 12)
-    (standing,) = runner.survey([changed], asked)
-    assert runner.why(standing, asked) == "the code has changed since its records of accuracy, nll were made"
+    (standing,) = status.survey([changed], asked)
+    assert status.why(standing, asked) == "the code has changed since its records of accuracy, nll were made"
     other_seed = dataclasses.replace(changed, seed=1)
-    (standing,) = runner.survey([other_seed], asked)
-    assert runner.why(standing, asked) == "no record of accuracy, nll"
+    (standing,) = status.survey([other_seed], asked)
+    assert status.why(standing, asked) == "no record of accuracy, nll"
 
 
 def test_a_stopped_cell_is_told_with_its_iteration(tmp_path):
     asked = config(tmp_path)
-    (cell,) = cells.plan_cells(asked)
+    (cell,) = planning.plan_cells(asked)
     assert run(tmp_path).exit_code == 0
-    (longer,) = cells.plan_cells(config(tmp_path, overrides={"*": asked.overrides["*"] | {"iterations": 9}}))
+    (longer,) = planning.plan_cells(config(tmp_path, overrides={"*": asked.overrides["*"] | {"iterations": 9}}))
     cell.checkpoint(tmp_path).rename(longer.checkpoint(tmp_path))
-    assert runner.why(runner.survey([longer], asked)[0], asked) == "stopped at iteration 4 of 9"
+    assert status.why(status.survey([longer], asked)[0], asked) == "stopped at iteration 4 of 9"
 
 
 def test_estimates_add_up_what_is_left(tmp_path, monkeypatch):
@@ -175,10 +180,10 @@ def test_estimates_add_up_what_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(estimates, "_seconds", second)
     few = config(tmp_path).overrides["*"] | {"iterations": 1000, "validate_every": 100, "test_tasks": 50}
     asked = config(tmp_path, overrides={"*": few}, protocols=("accuracy", "nll", "calibration"))
-    (cell,) = cells.plan_cells(asked)
+    (cell,) = planning.plan_cells(asked)
 
     def seconds() -> float:
-        (estimate,) = estimates.estimate_all(runner.survey([cell], asked), asked, Quiet()).values()
+        (estimate,) = estimates.estimate_all(status.survey([cell], asked), asked, Quiet()).values()
         assert estimate.peak_bytes > 2e8  # torch alone has more
         return estimate.seconds
 
@@ -204,9 +209,9 @@ def test_the_order_is_random_and_each_cell_comes_once(tmp_path, monkeypatch):
         order.append((cell.method, cell.seed))
         return iter(())
 
-    monkeypatch.setattr(runner, "train_and_measure", note)
+    monkeypatch.setattr(worker, "train_and_measure", note)
     asked = config(tmp_path, methods=("protonets", "maml", "versa"), seeds=tuple(range(8)))
-    runner.run(cells.plan_cells(asked), asked, Quiet())
+    scheduler.run(planning.plan_cells(asked), asked, Quiet())
     assert sorted(order) == sorted(product(("protonets", "maml", "versa"), range(8)))
     assert order != sorted(order)
     # No method has its turns all together: in 24 shuffled cells of three methods neighbours are alike in a third.
@@ -256,7 +261,7 @@ def package(tmp_path, monkeypatch):
         for name in [n for n in sys.modules if n.startswith("a_package")]:
             del sys.modules[name]
         importlib.invalidate_caches()
-        found = code.plugin_code(importlib.import_module("a_package.plugin").Mine)
+        found = plugin_code(importlib.import_module("a_package.plugin").Mine)
         for name in [n for n in sys.modules if n.startswith("a_package")]:
             del sys.modules[name]
         return found
@@ -274,7 +279,7 @@ def test_the_fingerprint_of_a_plugin_covers_the_code_that_it_uses_and_nothing_el
 
 
 def test_changed_code_is_another_cell(tmp_path):
-    (cell,) = cells.plan_cells(config(tmp_path))
+    (cell,) = planning.plan_cells(config(tmp_path))
     method = dataclasses.replace(cell, method_code="0" * 12)
     assert method.training_key != cell.training_key
     assert method.record_key("nll") != cell.record_key("nll")
@@ -286,9 +291,9 @@ def test_changed_code_is_another_cell(tmp_path):
 
 def test_records_say_which_code_made_them(tmp_path):
     run(tmp_path)
-    (cell,) = cells.plan_cells(config(tmp_path))
+    (cell,) = planning.plan_cells(config(tmp_path))
     for record in store.load_all(tmp_path):
         assert record.environment["code"] == {
             **cell.code(record.protocol),
-            "build": code.engine_code(),
+            "build": fingerprint.engine_code(),
         }

@@ -12,9 +12,11 @@ import torch
 from torch.distributions import Categorical
 from typer.testing import CliRunner
 
-from mlpip_bench import cells, cli, measuring, registry, timing_tables
+from mlpip_bench import cli, registry, timing_tables
 from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.evaluation.protocol import Contender
+from mlpip_bench.execution import measuring, planning
+from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.method import Method, Posterior, Problem, TrainingPlan
 from mlpip_bench.nn.backbones import ExtractorSpec
@@ -188,10 +190,10 @@ def test_peak_memory_is_that_of_the_tensors_alive_at_once():
 
 
 def test_precision_changes_the_key_and_float32_does_not(tmp_path):
-    config = cells.RunConfig(methods=("versa",), benches=("toy5",), protocols=("posterior",), results=tmp_path)
-    (plain,) = cells.plan_cells(config)
-    (half,) = cells.plan_cells(dataclasses.replace(config, numerics=Numerics("bf16")))
-    (compiled,) = cells.plan_cells(dataclasses.replace(config, numerics=Numerics(compile="default")))
+    config = RunConfig(methods=("versa",), benches=("toy5",), protocols=("posterior",), results=tmp_path)
+    (plain,) = planning.plan_cells(config)
+    (half,) = planning.plan_cells(dataclasses.replace(config, numerics=Numerics("bf16")))
+    (compiled,) = planning.plan_cells(dataclasses.replace(config, numerics=Numerics(compile="default")))
     assert "precision" not in plain.config
     assert half.config["precision"] == "bf16"
     assert len({c.record_key("posterior") for c in (plain, half, compiled)}) == 3

@@ -20,12 +20,13 @@ import numpy as np
 import torch
 
 from mlpip_bench import registry
-from mlpip_bench.api import Problem
+from mlpip_bench.inference.method import Problem
 from mlpip_bench.datasets.base import ClassImages
-from mlpip_bench.device import keep_freed_memory
-from mlpip_bench.evaluate import predict
-from mlpip_bench.networks import ExtractorSpec
-from mlpip_bench.tasks import ImagePool, TaskShape, TaskStream
+from mlpip_bench.utils.device import keep_freed_memory
+from mlpip_bench.evaluation.predict import predict
+from mlpip_bench.nn.backbones import ExtractorSpec
+from mlpip_bench.tasks.batch import TaskShape
+from mlpip_bench.tasks.images import ImagePool, TaskStream
 
 keep_freed_memory()
 torch.set_num_threads(1)

@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from mlpip_bench import cells, executors, runner
+from mlpip_bench.execution import planning, scheduler, status
+from mlpip_bench.execution.config import RunConfig
+from mlpip_bench.execution.executors import local
+from mlpip_bench.execution.worker import perform, perform_elsewhere
 from mlpip_bench.records import store
 from mlpip_bench.utils.locks import is_held, locked
 from mlpip_bench.utils.progress import Quiet
@@ -23,9 +26,9 @@ METHODS = ("versa", "amortized_vi")
 SETTINGS = {"test_tasks": 4, "validation_tasks": 2, "validate_every": 200, "tasks_per_batch": 1, "learning_rate": 0.01}
 
 
-def config(folder: Path, iterations: int = 2000, **fields) -> cells.RunConfig:
+def config(folder: Path, iterations: int = 2000, **fields) -> RunConfig:
     asked = {"methods": METHODS, "benches": ("toy5",), "protocols": ("nll",), "results": folder}
-    return cells.RunConfig(**(asked | {"overrides": {"*": SETTINGS | {"iterations": iterations}}} | fields))
+    return RunConfig(**(asked | {"overrides": {"*": SETTINGS | {"iterations": iterations}}} | fields))
 
 
 def command(folder: Path, *more: str) -> list[str]:
@@ -40,7 +43,7 @@ def whole(numbers, tmp_path_factory):
     """The numbers of a run in one process that nobody disturbed."""
     folder = tmp_path_factory.mktemp("whole")
     asked = config(folder)
-    assert len(runner.run(cells.plan_cells(asked), asked, Quiet()).done) == 2
+    assert len(scheduler.run(planning.plan_cells(asked), asked, Quiet()).done) == 2
     return numbers(folder)
 
 
@@ -87,7 +90,7 @@ def test_local_processes_make_the_same_records_and_one_that_is_killed_is_started
             said.append(message)
 
     asked = config(tmp_path)
-    executor = executors.LocalProcesses(runner.perform_elsewhere, Listening(), processes=2, threads=1)
+    executor = local.LocalProcesses(perform_elsewhere, Listening(), processes=2, threads=1)
 
     def kill() -> None:
         wait_for(lambda: list(tmp_path.glob("checkpoints/toy5/versa/seed*.pt")))
@@ -96,7 +99,7 @@ def test_local_processes_make_the_same_records_and_one_that_is_killed_is_started
 
     killer = threading.Thread(target=kill)
     killer.start()
-    summary = runner.run(cells.plan_cells(asked), asked, Listening(), executor)
+    summary = scheduler.run(planning.plan_cells(asked), asked, Listening(), executor)
     killer.join()
     assert len(summary.done) == 2
     assert any("SIGKILL" in line and "goes on from its last checkpoint" in line for line in said)
@@ -111,8 +114,8 @@ def test_a_job_whose_process_is_always_killed_fails_in_the_end(tmp_path, one_thr
     monkeypatch.syspath_prepend(tmp_path)  # a child has its parent's path, but cannot import a file of tests
     die = importlib.import_module("deadly").die
     asked = config(tmp_path, methods=("versa",))
-    executor = executors.LocalProcesses(die, Quiet(), processes=2, threads=1)
-    summary = runner.run(cells.plan_cells(asked), asked, Quiet(), executor)
+    executor = local.LocalProcesses(die, Quiet(), processes=2, threads=1)
+    summary = scheduler.run(planning.plan_cells(asked), asked, Quiet(), executor)
     assert summary.done == ()
     ((_, message),) = summary.failed
     assert "SIGKILL" in message
@@ -153,15 +156,15 @@ def test_two_runs_at_once_never_do_a_cell_twice(whole, numbers, tmp_path, one_th
 
 def test_a_run_takes_over_what_a_killed_one_leaves_and_leaves_what_another_does_if_told(tmp_path):
     asked = config(tmp_path, iterations=4)
-    planned = cells.plan_cells(asked)
+    planned = planning.plan_cells(asked)
     lock = planned[0].path(tmp_path, "locks", ".lock")
     with locked(lock):
         assert is_held(lock)
-        summary = runner.run(planned, asked, Quiet(), wait=False)
+        summary = scheduler.run(planned, asked, Quiet(), wait=False)
         assert summary.done == (planned[1].title,)
         assert summary.left == (planned[0].title,)
         assert {r.method for r in store.load_all(tmp_path)} == {planned[1].method}
-        waiting = threading.Thread(target=runner.run, args=(planned, asked, Quiet()))
+        waiting = threading.Thread(target=scheduler.run, args=(planned, asked, Quiet()))
         waiting.start()
         time.sleep(0.5)
         assert waiting.is_alive()
@@ -172,13 +175,13 @@ def test_a_run_takes_over_what_a_killed_one_leaves_and_leaves_what_another_does_
 
 def test_what_another_run_has_made_meanwhile_is_not_made_again(tmp_path):
     asked = config(tmp_path, iterations=4, methods=("versa",))
-    planned = cells.plan_cells(asked)
+    planned = planning.plan_cells(asked)
     again = dataclasses.replace(asked, overwrite="always")
-    (standing,) = runner.survey(planned, again)
-    job = runner.cell_job(standing, again, runner.stamps(planned, tmp_path))
-    assert len(runner.run(planned, asked, Quiet()).done) == 1
+    (standing,) = status.survey(planned, again)
+    job = scheduler.cell_job(standing, again, scheduler.stamps(planned, tmp_path))
+    assert len(scheduler.run(planned, asked, Quiet()).done) == 1
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.json")}
-    assert runner.perform(job, planned, Quiet()).status == "nothing"
+    assert perform(job, planned, Quiet()).status == "nothing"
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.json")} == before
 
 

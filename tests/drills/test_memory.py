@@ -16,7 +16,7 @@ from mlpip_bench.evaluation.metrics import VALIDATION
 from mlpip_bench.evaluation.predict import predict
 from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.tasks.batch import TaskBatch, TaskShape
-from mlpip_bench.testing import Case
+from mlpip_bench.testing.cases import Case
 from mlpip_bench.training.loop import train
 
 TASKS, STEPS = 2000, 500

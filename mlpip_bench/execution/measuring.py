@@ -1,4 +1,4 @@
-"""The work of a cell: train its method, measure it, and make its records."""
+"""The work of a trial: train its method, measure it, and make its records."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from mlpip_bench import registry
-from mlpip_bench.cells import Cell, build_method, streams_of
-from mlpip_bench.code import engine_code
 from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.evaluation.metrics import VALIDATION
 from mlpip_bench.evaluation.protocol import Contender, EvalProtocol, Evaluation, SideBySideProtocol, compile_for_tests
+from mlpip_bench.execution.fingerprint import engine_code
+from mlpip_bench.execution.trial import Cell, build_method, streams_of
 from mlpip_bench.inference.method import Method
 from mlpip_bench.records.record import Model, Record, Scores
 from mlpip_bench.tasks.stream import Stream

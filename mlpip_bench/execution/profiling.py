@@ -18,8 +18,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import conv_flop_count, flop_registry
 
-from mlpip_bench.cells import Cell, build_method, streams_of
 from mlpip_bench.evaluation.predict import predict
+from mlpip_bench.execution.trial import Cell, build_method, streams_of
 from mlpip_bench.training.loop import adam, descend
 from mlpip_bench.utils.device import keep_freed_memory
 from mlpip_bench.utils.errors import UserError, one_line

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 
 from mlpip_bench import registry
-from mlpip_bench.cells import Cell, RunConfig, build_method, streams_of
 from mlpip_bench.evaluation.predict import chunk_size, predict
 from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
-from mlpip_bench.runner import Standing
+from mlpip_bench.execution.config import RunConfig
+from mlpip_bench.execution.status import Standing
+from mlpip_bench.execution.trial import Cell, build_method, streams_of
 from mlpip_bench.training.checkpoints import iterations_done
 from mlpip_bench.training.loop import adam, descend
 from mlpip_bench.utils.progress import Reporter

@@ -1,0 +1,1 @@
+"""Running trials: what was asked for, what is left to do, and who does it."""

@@ -1,0 +1,83 @@
+"""What a user asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from mlpip_bench.benches.settings import TEST_QUERIES
+from mlpip_bench.datasets.catalog import DataOptions, SourceChoice
+from mlpip_bench.execution.trial import Cell
+from mlpip_bench.nn.normalization import NormMode
+from mlpip_bench.tasks.views import Angles
+from mlpip_bench.utils.device import Numerics
+
+Overwrite = Literal["never", "failed", "always"]
+
+
+DEFAULT_NORM: NormMode = "metabn"
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What a user asks for.
+
+    Attributes:
+        methods: names; none for the methods that enter a bench by default.
+        benches: names.
+        protocols: names, each of which is measured where it applies; none for those that are measured by default.
+        seeds: training seeds.
+        norms: normalisation modes; all methods are run in each.
+        preset: budget.
+        queries: queries per class at test.
+        overrides: fields of plan or settings, for all methods (key ``"*"``) or by method.
+        sweeps: several such settings, each of which makes cells of its own, likewise by method.
+        source, data_root, data: where images come from.
+        angles: how the angle of a view is given.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        numerics: how numbers are computed.
+        overwrite: which cells run again: none, failed ones, or all.
+        results: folder of records, tables and checkpoints.
+    """
+
+    methods: tuple[str, ...]
+    benches: tuple[str, ...]
+    protocols: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = (0,)
+    norms: tuple[NormMode, ...] = (DEFAULT_NORM,)
+    preset: str = "quick"
+    queries: int = TEST_QUERIES
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    sweeps: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    source: SourceChoice = "auto"
+    data_root: Path | None = None
+    data: DataOptions = field(default_factory=DataOptions)
+    angles: Angles = "sincos"
+    device: str = "auto"
+    numerics: Numerics = field(default_factory=Numerics)
+    overwrite: Overwrite = "failed"
+    results: Path = Path("results")
+
+    def only(self, cells: Sequence[Cell]) -> RunConfig:
+        """What asks for these cells, and for no others unless they are of several benches, seeds or norms.
+
+        Its paths are absolute: it can be planned again in a process with another working directory.
+        """
+        methods = tuple(dict.fromkeys(cell.method for cell in cells))
+        swept = {
+            m: [dict(t) for t in dict.fromkeys(tuple(c.swept.items()) for c in cells if c.method == m)] for m in methods
+        }
+        return dataclasses.replace(
+            self,
+            methods=methods,
+            benches=tuple(dict.fromkeys(cell.bench.name for cell in cells)),
+            seeds=tuple(dict.fromkeys(cell.seed for cell in cells)),
+            norms=tuple(dict.fromkeys(cell.norm for cell in cells)),
+            overrides={name: self.overrides[name] for name in ("*", *methods) if name in self.overrides},
+            sweeps=swept,
+            data_root=self.data_root and self.data_root.expanduser().absolute(),
+            results=self.results.absolute(),
+        )

@@ -1,0 +1,151 @@
+"""A method before tiny made tasks of one kind."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from mlpip_bench.inference.method import Method, Posterior, Problem, TaskKind
+from mlpip_bench.nn.backbones import ExtractorSpec
+from mlpip_bench.nn.normalization import NORM_MODES, NormMode
+from mlpip_bench.tasks.batch import Labelled, TaskBatch
+
+KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
+
+
+WAY = 3
+
+
+NOISE_STD = 2.0
+
+
+ROUNDING = 1e-7
+
+
+QUADRATURE = 2e-2  # of a probability, which a few thousand samples at evaluation leave
+
+
+MANY_SAMPLES = 2048
+
+
+TARGETS = (-2.0, 0.0, 1.5)  # where densities over the reals are compared
+
+
+class CheckFailedError(Exception):
+    """The method does not pass; the message says how."""
+
+
+class NotApplicableError(Exception):
+    """The check has nothing to say of this method; the message says why."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method before tiny tasks of one kind."""
+
+    plugin: type[Method[Any]]
+    kind: TaskKind
+
+    @property
+    def norms(self) -> tuple[NormMode, ...]:
+        """Modes worth trying; without classes nothing is normalised."""
+        return NORM_MODES if self.kind == "classification" else ("layer",)
+
+    def method(self, norm: NormMode = "metabn", *, eval_samples: int | None = None, most_steps: int = 5) -> Method[Any]:
+        """An instance, always the same one, in float64 and evaluation mode.
+
+        Args:
+            norm: normalisation mode.
+            eval_samples: what to set where the method has a setting of that name.
+            most_steps: cap of all settings whose name ends in ``steps``: a few show what many would.
+        """
+        extractor = ExtractorSpec((1, 8, 8), blocks=2, channels=4, dropout=0.2)
+        if self.kind == "regression":
+            extractor = ExtractorSpec((3, 1, 1), blocks=0)
+        settings = self.plugin.Settings()
+        changes: dict[str, int] = {}
+        for field in dataclasses.fields(settings):
+            value = getattr(settings, field.name)
+            if field.name == "eval_samples" and eval_samples:
+                changes[field.name] = eval_samples
+            elif field.name.endswith("steps") and isinstance(value, int):
+                changes[field.name] = min(value, most_steps)
+        settings = dataclasses.replace(settings, **changes)
+        torch.manual_seed(0)
+        way, noise_std = (WAY, None) if self.kind == "classification" else (1, NOISE_STD)
+        inputs = 2 if self.kind == "reconstruction" else 0
+        method = self.plugin(Problem(extractor, norm, way, self.kind, noise_std, inputs), settings).double()
+        with torch.no_grad():
+            for parameter in trained_parameters(method).values():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        if norm == "running" and self.kind == "classification":
+            seeded_loss(method, self.batch(seed=5))  # some training, so that averages differ from their initial values
+        return method.eval()
+
+    def batch(self, *, tasks: int = 3, way: int = WAY, shots: int = 2, queries: int = 2, seed: int = 0) -> TaskBatch:
+        """Tasks with ``way * shots`` support points and ``way * queries`` queries, in float64.
+
+        Classes are images of noise that get brighter with the label; regression is linear with noise; views are
+        images of noise at one of 36 angles.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        float64 = torch.float64
+        weights = torch.randn(tasks, 3, 1, generator=generator, dtype=float64)
+
+        def labelled(per_class: int) -> Labelled:
+            points = way * per_class
+            if self.kind == "classification":
+                y = torch.arange(way).repeat_interleave(per_class).expand(tasks, -1)
+                x = torch.rand(tasks, points, 1, 8, 8, generator=generator, dtype=float64)
+                return Labelled(x + 0.2 * y[..., None, None, None], y, way)
+            if self.kind == "reconstruction":
+                turn = torch.randint(36, (tasks, points), generator=generator) * (2 * math.pi / 36)
+                y = torch.rand(tasks, points, 1, 8, 8, generator=generator, dtype=float64)
+                return Labelled(torch.stack([turn.sin(), turn.cos()], -1).to(float64), y, 1)
+            x = torch.randn(tasks, points, 3, generator=generator, dtype=float64)
+            noise = torch.randn(tasks, points, generator=generator, dtype=float64)
+            return Labelled(x[..., None, None], (x @ weights).squeeze(-1) + NOISE_STD * noise, 1)
+
+        return TaskBatch(labelled(shots), labelled(queries))
+
+    def densities(self, predictive: Distribution, query: Labelled, targets: Sequence[float] = TARGETS) -> Tensor:
+        """Log-densities ``[task, point, target]``: at every class, or at some real numbers, of all pixels alike."""
+        values = range(query.way) if self.kind == "classification" else targets
+        return torch.stack([predictive.log_prob(torch.full_like(query.y, value)) for value in values], -1)
+
+    def predict(self, method: Method[Any], batch: TaskBatch) -> Tensor:
+        """Evaluate: probabilities ``[task, point, way]``, or log-densities ``[task, point, target]``."""
+        with torch.no_grad():
+            return self.answer(method, method.amortize(batch.support), batch.query)
+
+    def answer(self, method: Method[Any], q: Posterior[Any], query: Labelled) -> Tensor:
+        """The same for a posterior that is at hand."""
+        predictive = method.predictive(q, query.x)
+        if not isinstance(predictive, Distribution):
+            raise CheckFailedError(f"predictive must return a torch Distribution; got a {type(predictive).__name__}")
+        if predictive.batch_shape != query.y.shape[:2]:
+            raise CheckFailedError(
+                f"predictive must have batch shape (task, point) = {tuple(query.y.shape[:2])}; "
+                f"got {tuple(predictive.batch_shape)}"
+            )
+        log_density = self.densities(predictive, query)
+        return log_density.exp() if self.kind == "classification" else log_density
+
+
+def trained_parameters(method: nn.Module) -> dict[str, nn.Parameter]:
+    """Parameters that are trained, by name."""
+    return {name: p for name, p in method.named_parameters() if p.requires_grad}
+
+
+def seeded_loss(method: Method[Any], batch: TaskBatch, seed: int = 0) -> Tensor:
+    """The training loss under seeded noise."""
+    method.train()
+    torch.manual_seed(seed)
+    return method.loss(batch)
