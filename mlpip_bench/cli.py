@@ -20,17 +20,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from mlpip_bench import (
-    __version__,
-    arguments,
-    comparisons,
-    folder_changes,
-    norm_modes,
-    registry,
-    rendering,
-    tables,
-    timing_tables,
-)
+from mlpip_bench import __version__, arguments, registry
 from mlpip_bench.benches.families import DATASETS
 from mlpip_bench.benches.settings import PRESETS, TEST_QUERIES
 from mlpip_bench.benches.spec import GRAMMAR, LISTED, parse_bench
@@ -46,6 +36,14 @@ from mlpip_bench.execution.worker import perform_elsewhere
 from mlpip_bench.nn.normalization import NORM_MODES
 from mlpip_bench.records import published, store
 from mlpip_bench.records.record import Record
+from mlpip_bench.reporting.table import WideTable, to_latex, to_markdown, to_rich
+from mlpip_bench.reporting.tables.folders import changes, changes_csv, folder_tables, load_both
+from mlpip_bench.reporting.tables.long import long_csv
+from mlpip_bench.reporting.tables.norms import norm_tables
+from mlpip_bench.reporting.tables.paired import method_differences, nothing_to_pair, paired_csv, paired_tables
+from mlpip_bench.reporting.tables.scores import wide_tables
+from mlpip_bench.reporting.tables.timing import benchmark_table, timed, timing_csv, timing_tables
+from mlpip_bench.reporting.tables.writing import write_tables
 from mlpip_bench.testing import conformance
 from mlpip_bench.testing.checking import CheckResult, Status
 from mlpip_bench.utils.device import Numerics
@@ -275,7 +273,7 @@ def _write_tables(folder: Path) -> list[Record]:
     """Write the tables of a folder's records, and return the records."""
     with locked(folder / "locks" / "tables.lock", wait=True):  # or those of a run that read less might be the last
         records = store.load_all(folder)
-        tables.write_tables(records, folder)
+        write_tables(records, folder)
     return records
 
 
@@ -349,11 +347,11 @@ def _print_configuration(planned: Sequence[Cell], protocols: tuple[str, ...], te
 
 
 def _print_tables(records: list[Record], quoted: list[published.Published]) -> None:
-    if timing_tables.timed(records):
-        _print_wide(timing_tables.timing_tables(records))
+    if timed(records):
+        _print_wide(timing_tables(records))
     numbers: dict[str, int] = {}
-    by_norm = norm_modes.norm_tables(records, numbers)
-    _print_wide([*tables.wide_tables(records, quoted, numbers), *by_norm])
+    by_norm = norm_tables(records, numbers)
+    _print_wide([*wide_tables(records, quoted, numbers), *by_norm])
     norms = {(r.bench, r.method, r.config["norm"]) for r in records if any(score.way > 1 for score in r.scores)}
     if not by_norm and len(norms) > len({(bench, method) for bench, method, _ in norms}):
         err.print(
@@ -362,9 +360,9 @@ def _print_tables(records: list[Record], quoted: list[published.Published]) -> N
         )  # fmt: skip
 
 
-def _print_wide(shown: list[rendering.WideTable]) -> None:
+def _print_wide(shown: list[WideTable]) -> None:
     if shown:
-        out.print(rendering.to_rich(*shown, width=out.width, bold=out.color_system is not None))
+        out.print(to_rich(*shown, width=out.width, bold=out.color_system is not None))
         out.print()
 
 
@@ -424,7 +422,7 @@ def table(
             raise UserError("--benchmark-json is read for the table of timings; got it alone. Add --timing.")
         if any(option is not None for option in (bench, methods, against)):
             raise UserError("--benchmark-json is one table as it is. Leave out --bench, --methods and --against.")
-        _show([timing_tables.benchmark_table(benchmark_json)], format_)
+        _show([benchmark_table(benchmark_json)], format_)
         return
     records = _write_tables(results_folder)
     # What is compared against is needed, too.
@@ -439,40 +437,40 @@ def table(
         have = ", ".join(sorted({f"{r.bench} {r.method}" for r in records}))
         raise UserError(f"no record matches {asked}. There are: {have}.")
     if timing and format_ is TableFormat.csv:
-        typer.echo(timing_tables.timing_csv(chosen), nl=False)
+        typer.echo(timing_csv(chosen), nl=False)
         return
     if timing:
-        _show(timing_tables.timing_tables(chosen, against), format_)
+        _show(timing_tables(chosen, against), format_)
         return
     quoted = [row for row in published.load() if row.bench in (arguments.names(bench) or (row.bench,))]
-    differences = comparisons.compare(chosen, against) if paired else []
+    differences = method_differences(chosen, against) if paired else []
     if paired and not differences:
-        raise comparisons.nothing_to_pair(chosen)
+        raise nothing_to_pair(chosen)
     if format_ is TableFormat.csv:
-        typer.echo(comparisons.paired_csv(differences) if paired else tables.to_csv(chosen, quoted), nl=False)
+        typer.echo(paired_csv(differences) if paired else long_csv(chosen, quoted), nl=False)
         return
     if paired:
-        _show(comparisons.paired_tables(differences, {} if format_ is TableFormat.text else None), format_)
+        _show(paired_tables(differences, {} if format_ is TableFormat.text else None), format_)
     elif format_ is TableFormat.text:
         _print_tables(chosen, quoted)
     else:
-        _show([*tables.wide_tables(chosen, quoted), *norm_modes.norm_tables(chosen)], format_)
+        _show([*wide_tables(chosen, quoted), *norm_tables(chosen)], format_)
 
 
-def _show(shown: list[rendering.WideTable], format_: TableFormat) -> None:
+def _show(shown: list[WideTable], format_: TableFormat) -> None:
     if format_ is TableFormat.csv:
         raise UserError("pytest-benchmark's file is JSON already; --format csv is for records. Leave --format out.")
     if format_ is TableFormat.text:
         _print_wide(shown)
         return
-    render = rendering.to_markdown if format_ is TableFormat.markdown else rendering.to_latex
+    render = to_markdown if format_ is TableFormat.markdown else to_latex
     typer.echo("\n".join(map(render, shown)))
 
 
 @app.command(epilog="Example:\n\npython -m mlpip_bench figures --results results")
 def figures(results_folder: Results = Path("results")) -> None:
     """Regenerate the figures from records, and print where they are."""
-    from mlpip_bench.figures import write_figures  # here, since plotting packages take a second to import
+    from mlpip_bench.reporting.figures.writing import write_figures
 
     for path in write_figures(store.load_all(results_folder), results_folder):
         typer.echo(path)
@@ -485,11 +483,11 @@ def compare(
     format_: Annotated[TableFormat, typer.Option("--format", help="Form on standard output.")] = TableFormat.text,
 ) -> None:
     """Compare two results folders: differences B minus A, paired over test tasks, and which of them are real."""
-    found = folder_changes.changes(*folder_changes.load_both(a, b))
+    found = changes(*load_both(a, b))
     if format_ is TableFormat.csv:
-        typer.echo(folder_changes.to_csv(found), nl=False)
+        typer.echo(changes_csv(found), nl=False)
     else:
-        _show(folder_changes.folder_tables(found, a, b), format_)
+        _show(folder_tables(found, a, b), format_)
 
 
 @app.command(
@@ -506,7 +504,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one HTML page that needs no network: tables, differences, figures, timing, provenance."""
-    from mlpip_bench.report import to_html  # here, since plotting packages take a second to import
+    from mlpip_bench.reporting.html import to_html
 
     folders = results_folders or [Path("results")]
     path = output.expanduser() if output else folders[0] / "report.html"

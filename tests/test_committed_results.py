@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from mlpip_bench import tables
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Scores
 from mlpip_bench.records.statistics import mean_ci95
+from mlpip_bench.reporting.tables.writing import write_tables
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -45,7 +45,7 @@ def measured(folder: str) -> dict[tuple[str, ...], list[str]]:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_the_committed_tables_are_those_of_the_committed_records(folder, tmp_path):
     committed = REPOSITORY / folder / "tables"
-    written = tables.write_tables(store.load_all(REPOSITORY / folder), tmp_path)
+    written = write_tables(store.load_all(REPOSITORY / folder), tmp_path)
     assert {p.name for p in written} == {p.name for p in committed.iterdir()}
     for path in written:
         assert path.read_bytes() == (committed / path.name).read_bytes(), f"regenerate with: table --results {folder}"

@@ -12,11 +12,11 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from mlpip_bench import folder_changes
 from mlpip_bench.cli import app
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Model, Record, Scores
 from mlpip_bench.records.statistics import holm, welch
+from mlpip_bench.reporting.tables.folders import Change, changes, folder_tables
 from mlpip_bench.utils.errors import UserError
 
 LOW, HIGH = (0.50, 0.61, 0.70, 0.55, 0.40), (0.60, 0.70, 0.85, 0.60, 0.52)
@@ -60,8 +60,8 @@ def record(
     )
 
 
-def only(a: Sequence[Record], b: Sequence[Record]) -> folder_changes.Change:
-    (change,) = folder_changes.changes(a, b)
+def only(a: Sequence[Record], b: Sequence[Record]) -> Change:
+    (change,) = changes(a, b)
     return change
 
 
@@ -112,7 +112,7 @@ def test_the_correction_is_for_all_differences_of_the_folders() -> None:
     before = [record(*LOW, method=m, metric=metric) for m in ("alpha", "beta") for metric in ("accuracy", "nll")]
     after = [record(*HIGH, method="alpha"), record(*HIGH, method="beta", metric="nll")]
     after += [record(*LOW[::-1], method="beta"), record(*LOW[::-1], method="alpha", metric="nll")]
-    found = folder_changes.changes(before, after)
+    found = changes(before, after)
     real, reversed_ = stats.ttest_rel(HIGH, LOW).pvalue, stats.ttest_rel(LOW[::-1], LOW).pvalue
     assert reversed_ > 0.5
     assert sorted(c.p_holm for c in found) == pytest.approx([4 * real, 4 * real, 1, 1])
@@ -145,7 +145,7 @@ def test_unlike_data_are_not_compared(changed: dict[str, str]) -> None:
     change = only([record(*LOW)], [record(*HIGH, **changed)])
     assert (change.how, change.verdict) == ("data differ", "data differ")
     assert math.isnan(change.mean)
-    assert "data differ: not compared" in " ".join(folder_changes.folder_tables([change], *BOTH)[0].notes)
+    assert "data differ: not compared" in " ".join(folder_tables([change], *BOTH)[0].notes)
 
 
 def test_one_configuration_in_each_is_matched_and_what_differs_is_told() -> None:
@@ -155,7 +155,7 @@ def test_one_configuration_in_each_is_matched_and_what_differs_is_told() -> None
 
 def test_configurations_that_vary_in_a_folder_are_matched_by_what_varies() -> None:
     before = [record(*LOW, norm="metabn"), record(*HIGH, norm="tasknorm")]
-    found = folder_changes.changes(before, [record(*LOW, norm="tasknorm", iterations=7)])
+    found = changes(before, [record(*LOW, norm="tasknorm", iterations=7)])
     assert [(c.first.facts["norm"], c.how) for c in found] == [("metabn", "only in A"), ("tasknorm", "paired")]
     assert found[1].mean == pytest.approx(np.mean(LOW) - np.mean(HIGH))
 
@@ -163,7 +163,7 @@ def test_configurations_that_vary_in_a_folder_are_matched_by_what_varies() -> No
 def test_conditions_and_benches_are_apart_and_last_models_left_out() -> None:
     before = [record(*LOW, condition={"steps": 1}), record(*HIGH, model="last")]
     after = [record(*HIGH, condition={"steps": 1}), record(*LOW, condition={"steps": 2}), record(bench="omni20w1s")]
-    found = folder_changes.changes(before, after)
+    found = changes(before, after)
     assert {c.first.column: c.how for c in found} == {
         "omni5w1s, steps 1": "paired", "omni5w1s, steps 2": "only in B", "omni20w1s": "only in B",
     }  # fmt: skip
@@ -172,7 +172,7 @@ def test_conditions_and_benches_are_apart_and_last_models_left_out() -> None:
 def test_a_budget_that_goes_with_the_data_set_matches_nothing_apart() -> None:
     before = [record(*LOW), record(*LOW, source="procedural")]
     after = [record(*HIGH, iterations=200), record(*LOW, source="procedural", iterations=300)]
-    found = folder_changes.changes(before, after)
+    found = changes(before, after)
     assert [(c.how, c.mark, *c.differs) for c in found] == [
         ("paired", "", "iterations 100 (A), 200 (B)"),
         ("paired", " (stand-in)", "iterations 100 (A), 300 (B)"),
@@ -183,7 +183,7 @@ def test_nothing_in_common_is_an_error_that_says_what_there_is() -> None:
     with pytest.raises(
         UserError, match=r"only in A: accuracy on omni5w1s: alpha; only in B: accuracy on .* beta\. Run"
     ):
-        folder_changes.changes([record()], [record(method="beta")])
+        changes([record()], [record(method="beta")])
 
 
 # ------------------------------------------------------------------------------------------------------ the command

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from mlpip_bench import comparison_figures, figures
 from mlpip_bench.records.record import Record, Scores
+from mlpip_bench.reporting.figures import comparison, writing
 
 MEASURED = {"accuracy": ("fraction", "higher"), "nll": ("nats per query", "lower"), "mse": ("squared error", "lower")}
 HISTORY = [{"iteration": 50, "loss": 2.0, "accuracy": 0.5}, {"iteration": 100, "loss": 1.0, "accuracy": 0.7}]
@@ -92,7 +92,7 @@ def test_scores_are_means_with_student_t_intervals_a_panel_a_metric_and_a_group_
         record(score("accuracy", high), bench="tiny20w1s"),
         record(score("accuracy", high), bench="tiny5w1s", method="beta"),
     ]
-    figure = drawn(comparison_figures.scores(records))
+    figure = drawn(comparison.scores(records))
     accuracy, nll = figure.axes
     assert accuracy.get_title() == "accuracy (%), higher is better"
     assert nll.get_title() == "negative log-likelihood (nats per query), lower is better"
@@ -107,14 +107,14 @@ def test_scores_are_means_with_student_t_intervals_a_panel_a_metric_and_a_group_
     assert legend(figure) == ["alpha", "beta"]
     told = "bar: 95 % Student-t interval over test tasks"
     assert figure.legends[0].get_title().get_text() == f"{told}; norm metabn, queries 15"
-    other = drawn(comparison_figures.scores([*records, record(bench="tiny5w1s", method="gamma", norm="running")]))
+    other = drawn(comparison.scores([*records, record(bench="tiny5w1s", method="gamma", norm="running")]))
     assert other.legends[0].get_title().get_text() == told
 
 
 def test_seeds_are_averaged_task_by_task_before_the_interval() -> None:
     first, second = (0.2, 0.3, 0.5), (0.4, 0.7, 0.3)
     records = [record(score("accuracy", values), seed=seed) for seed, values in enumerate((first, second))]
-    figure = drawn(comparison_figures.scores(records))
+    figure = drawn(comparison.scores(records))
     shown = bars(figure.axes[0], "alpha")[0, 1:]
     np.testing.assert_allclose(shown, np.multiply(100, interval(np.mean([first, second], axis=0))))
     assert legend(figure) == ["alpha, mean of 2 seeds"]
@@ -126,7 +126,7 @@ def test_near_all_and_near_nothing_the_scales_spread_what_would_fall_together() 
         record(score("accuracy", right), score("nll", (0.01, 0.03, 0.02))),
         record(score("accuracy", wrong), score("nll", (0.1, 0.0001, 0.5)), method="beta"),
     ]
-    accuracy, nll = drawn(comparison_figures.scores(records)).axes
+    accuracy, nll = drawn(comparison.scores(records)).axes
     assert (accuracy.get_yscale(), nll.get_yscale()) == ("logit", "log")
     assert (accuracy.get_ylabel(), nll.get_ylabel()) == ("logit scale", "log scale")
     mean, low, high = interval(right)
@@ -141,7 +141,7 @@ def test_near_all_and_near_nothing_the_scales_spread_what_would_fall_together() 
 
 def test_the_papers_numbers_stand_grey_and_hollow_beside_the_same_method_and_bench() -> None:
     records = [record(method="versa"), record(method="versa", norm="transductive"), record(method="alpha")]
-    figure = drawn(comparison_figures.scores(records))
+    figure = drawn(comparison.scores(records))
     (axes,) = figure.axes
     label = "published (conditions differ)"
     (shown,) = bars(axes, label)
@@ -155,7 +155,7 @@ def test_the_papers_numbers_stand_grey_and_hollow_beside_the_same_method_and_ben
 
 @pytest.mark.parametrize("changes", [{"source": "procedural"}, {"bench": "omni7w1s"}, {"method": "alpha"}])
 def test_nothing_published_is_shown_beside_what_it_is_not_of(changes: dict[str, str]) -> None:
-    figure = drawn(comparison_figures.scores([record(**{"method": "versa", **changes})]))
+    figure = drawn(comparison.scores([record(**{"method": "versa", **changes})]))
     assert not [text for text in legend(figure) if "published" in text]
 
 
@@ -168,11 +168,11 @@ def test_nothing_published_is_shown_beside_what_it_is_not_of(changes: dict[str, 
     ],
 )
 def test_scores_of_other_models_and_conditions_and_without_a_direction_are_left_out(other: Scores) -> None:
-    assert comparison_figures.scores([record(other)]) is None
+    assert comparison.scores([record(other)]) is None
 
 
 def test_one_task_has_no_bar() -> None:
-    (axes,) = drawn(comparison_figures.scores([record(score("accuracy", [0.3]))])).axes
+    (axes,) = drawn(comparison.scores([record(score("accuracy", [0.3]))])).axes
     np.testing.assert_allclose(bars(axes, "alpha")[0, 1:], 30)
 
 
@@ -185,7 +185,7 @@ def curve(*accuracies: float) -> list[dict[str, float]]:
 
 def test_a_curve_is_validation_against_tasks_seen_once_a_cell() -> None:
     records = [record(history=HISTORY, protocol=p, queries=q) for p, q in (("accuracy", 15), ("nll", 15), ("nll", 1))]
-    figure = drawn(comparison_figures.learning(records))
+    figure = drawn(comparison.learning(records))
     (axes,) = figure.axes
     (line,) = axes.lines
     np.testing.assert_allclose(line.get_xydata(), [[200, 50], [400, 70]])
@@ -196,7 +196,7 @@ def test_a_curve_is_validation_against_tasks_seen_once_a_cell() -> None:
 def test_seeds_are_a_mean_in_a_band_of_their_range() -> None:
     curves = [(0.2, 0.6), (0.4, 0.7), (0.3, 0.2)]
     records = [record(history=curve(*c), seed=seed) for seed, c in enumerate(curves)]
-    figure = drawn(comparison_figures.learning(records))
+    figure = drawn(comparison.learning(records))
     (axes,) = figure.axes
     np.testing.assert_allclose(axes.lines[0].get_ydata(), 100 * np.mean(curves, axis=0))
     corners = axes.collections[0].get_paths()[0].vertices
@@ -213,7 +213,7 @@ def test_metrics_have_panels_and_configurations_lines_that_differ_without_colour
 
     names = [f"method{i:02}" for i in range(14)]
     records = [record(method=name, history=both(i)) for i, name in enumerate(names)]
-    accuracy, nll = drawn(comparison_figures.learning(records)).axes
+    accuracy, nll = drawn(comparison.learning(records)).axes
     assert nll.get_ylabel() == "validation nll"  # no record says its unit
     np.testing.assert_allclose([line.get_ydata()[0] for line in nll.lines], range(14))
     looks = [(line.get_marker(), line.get_linestyle()) for line in accuracy.lines]
@@ -221,11 +221,11 @@ def test_metrics_have_panels_and_configurations_lines_that_differ_without_colour
 
 
 def test_what_has_no_parameters_is_a_level_line() -> None:
-    (axes,) = drawn(comparison_figures.learning([record(history=curve(0.3), parameters=0)])).axes
+    (axes,) = drawn(comparison.learning([record(history=curve(0.3), parameters=0)])).axes
     (line,) = axes.lines
     assert list(line.get_ydata()) == [30, 30]
     assert line.get_transform() == axes.get_yaxis_transform(which="grid")  # from edge to edge
-    assert comparison_figures.learning([record()]) is None
+    assert comparison.learning([record()]) is None
 
 
 # ------------------------------------------------------------------------------------------------------------ cost
@@ -247,7 +247,7 @@ def timed(*rates: float, session: str = "2026-01-01 10:00:00", **changes: Any) -
 
 def test_cost_is_the_median_time_of_a_task_with_quartiles() -> None:
     rates = (100, 50, 20, 40, 25)  # 10, 20, 50, 25 and 40 ms
-    figure = drawn(comparison_figures.cost([record(), timed(*rates), record(method="beta"), timed(8, method="beta")]))
+    figure = drawn(comparison.cost([record(), timed(*rates), record(method="beta"), timed(8, method="beta")]))
     (axes,) = figure.axes
     alpha, beta = axes.containers
     across, up = alpha.lines[2]
@@ -263,13 +263,13 @@ def test_cost_is_the_median_time_of_a_task_with_quartiles() -> None:
 
 def test_sessions_have_panels_of_their_own() -> None:
     records = [record(), timed(10, session="1"), record(method="beta"), timed(20, session="2", method="beta")]
-    first, second = drawn(comparison_figures.cost(records)).axes
+    first, second = drawn(comparison.cost(records)).axes
     assert [axes.containers[0].lines[0].get_xdata()[0] for axes in (first, second)] == [100, 50]
 
 
 @pytest.mark.parametrize("other", [{"iterations": 2}, {"settings": {"steps": 5}}, {"seed": 1}, {"method": "beta"}])
 def test_a_time_of_another_model_is_not_shown_beside_an_accuracy(other: dict[str, Any]) -> None:
-    assert comparison_figures.cost([record(), timed(10, **other)]) is None
+    assert comparison.cost([record(), timed(10, **other)]) is None
 
 
 # --------------------------------------------------------------------------------------------------------- writing
@@ -288,7 +288,7 @@ def everything(**changes: Any) -> list[Record]:
 
 
 def test_a_figure_on_stand_in_data_says_so() -> None:
-    found = {stem: figure.get_suptitle() for stem, figure in figures.draw_figures(everything(source="procedural"))}
+    found = {stem: figure.get_suptitle() for stem, figure in writing.draw_figures(everything(source="procedural"))}
     assert found == {
         "scores-omni-stand-in": "Scores on omni, stand-in data",
         "learning-omni5w1s-stand-in": "Learning curves on omni5w1s, stand-in data",
@@ -297,7 +297,7 @@ def test_a_figure_on_stand_in_data_says_so() -> None:
 
 
 def test_the_same_records_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
-    first = figures.write_figures(everything(), tmp_path / "a")
-    second = figures.write_figures(everything()[::-1], tmp_path / "b")
+    first = writing.write_figures(everything(), tmp_path / "a")
+    second = writing.write_figures(everything()[::-1], tmp_path / "b")
     assert len(first) == 2 * 3
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mlpip_bench.paper_figures import _OPTIMA
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.records.statistics import mean_ci95
+from mlpip_bench.reporting.figures.paper import _OPTIMA
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "docs" / "experiments.md"

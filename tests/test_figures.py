@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from scipy import stats
 from typer.testing import CliRunner
 
-from mlpip_bench import figures
 from mlpip_bench.cli import app
 from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record, Scores
+from mlpip_bench.reporting.figures import calibration, steps, writing
 from mlpip_bench.utils.errors import UserError
 
 GAPS = (0.1, 0.4, 0.25)
@@ -98,7 +98,7 @@ def half_width(values: Sequence[float]) -> float:
 
 
 def test_a_panel_shows_the_bins_that_have_queries() -> None:
-    diagram, counts = drawn(figures.reliability([record()])).axes
+    diagram, counts = drawn(calibration.reliability([record()])).axes
     shown, bars = points(diagram)
     assert shown.tolist() == [[0.4, 0.3], [0.9, 0.6]]
     np.testing.assert_allclose(bars, [[0.0, 0.8], [0.55, 0.65]])  # the first would begin below 0
@@ -113,7 +113,7 @@ def test_seeds_are_averaged_by_their_queries_and_bins_that_one_seed_lacks_are_ke
     other = {"count": (0.0, 30.0, 2.0, 0.0), "confidence": (0.0, 0.44, 0.6, 0.0)}
     other |= {"accuracy": (0.0, 0.7, 0.5, 0.0), "accuracy_ci95": (0.0, 0.1, 0.3, 0.0)}
     second = record(score("ece", (0.3, 0.0, 0.15), detail=other), seed=1)
-    diagram, counts = drawn(figures.reliability([record(), second])).axes
+    diagram, counts = drawn(calibration.reliability([record(), second])).axes
     shown, bars = points(diagram)
     np.testing.assert_allclose(shown, [[0.43, 0.6], [0.6, 0.5], [0.9, 0.6]])
     np.testing.assert_allclose(bars, [[0.4, 0.8], [0.2, 0.8], [0.55, 0.65]])
@@ -123,15 +123,15 @@ def test_seeds_are_averaged_by_their_queries_and_bins_that_one_seed_lacks_are_ke
 
 def test_configurations_of_a_method_are_apart_and_say_what_differs() -> None:
     records = [record(norm="transductive"), record(), record(method="beta", settings={"rate": 1})]
-    titles = [axes.get_title().split("\n")[0] for axes in drawn(figures.reliability(records)).axes]
+    titles = [axes.get_title().split("\n")[0] for axes in drawn(calibration.reliability(records)).axes]
     assert [t for t in titles if t] == ["alpha, norm metabn", "alpha, norm transductive", "beta"]
     rates = [record(settings={"inner_rate": r}) for r in (0.1, 0.4)]
-    titles = [axes.get_title().split("\n")[0] for axes in drawn(figures.reliability(rates)).axes]
+    titles = [axes.get_title().split("\n")[0] for axes in drawn(calibration.reliability(rates)).axes]
     assert [t for t in titles if t] == ["alpha, inner rate 0.1", "alpha, inner rate 0.4"]
 
 
 def test_one_task_has_no_interval() -> None:
-    diagram, _ = drawn(figures.reliability([record(score("ece", [0.1], detail=BINS))])).axes
+    diagram, _ = drawn(calibration.reliability([record(score("ece", [0.1], detail=BINS))])).axes
     assert diagram.get_title().endswith("ECE 10.00 ± n/a %")
 
 
@@ -144,15 +144,15 @@ def test_one_task_has_no_interval() -> None:
     ],
 )
 def test_other_scores_are_not_shown(other: Scores) -> None:
-    assert figures.reliability([record(other)]) is None
-    assert figures.steps([record(other)]) is None
+    assert calibration.reliability([record(other)]) is None
+    assert steps.steps([record(other)]) is None
 
 
 # ----------------------------------------------------------------------------------------------------------- steps
 
 
 def test_a_line_shows_means_and_intervals_by_number_of_steps() -> None:
-    figure = drawn(figures.steps([stepped(), stepped(method="beta")]))
+    figure = drawn(steps.steps([stepped(), stepped(method="beta")]))
     accuracy, nll = figure.axes
     assert accuracy.get_ylabel() == "accuracy (%)"
     assert nll.get_ylabel() == "negative log-likelihood (nats per query)"
@@ -167,7 +167,7 @@ def test_a_line_shows_means_and_intervals_by_number_of_steps() -> None:
 
 @pytest.mark.parametrize("methods", [4, 14])
 def test_equal_scores_of_several_methods_are_drawn_beside_each_other(methods: int) -> None:
-    figure = drawn(figures.steps([stepped(method=f"method{i:02}") for i in range(methods)]))
+    figure = drawn(steps.steps([stepped(method=f"method{i:02}") for i in range(methods)]))
     figure.draw_without_rendering()  # which lays out the axes
     for axes in figure.axes:
         low, high = axes.get_window_extent().intervalx
@@ -189,7 +189,7 @@ def test_a_method_has_one_look_in_both_panels_and_no_other_has_it() -> None:
     records = [stepped(method=name) for name in names]
     records[0] = record(*(s for s in records[0].scores if s.metric == "nll"), method=names[0])
     looks = []
-    for axes in drawn(figures.steps(records)).axes:
+    for axes in drawn(steps.steps(records)).axes:
         lines = {c.get_label(): c.lines[0] for c in axes.containers}
         looks.append({n: (line.get_color(), line.get_marker(), line.get_linestyle()) for n, line in lines.items()})
     assert len(set(looks[1].values())) == 14
@@ -201,7 +201,7 @@ def test_a_method_has_one_look_in_both_panels_and_no_other_has_it() -> None:
 
 def test_every_bench_and_source_has_files_of_its_own(tmp_path: Path) -> None:
     records = [record(), record(source="procedural"), stepped(bench="mini5w5s")]
-    paths = figures.write_figures(records, tmp_path)
+    paths = writing.write_figures(records, tmp_path)
     stems = (
         "scores-omni", "scores-omni-stand-in", "reliability-omni5w1s", "reliability-omni5w1s-stand-in",
         "steps-mini5w5s",
@@ -215,14 +215,14 @@ def test_every_bench_and_source_has_files_of_its_own(tmp_path: Path) -> None:
 def test_a_figure_on_stand_in_data_says_so(name: str, source: str) -> None:
     records = [record(*record().scores, *stepped().scores, source=source)]
     stand_in = source in ("procedural", "bundled")
-    found = {stem: figure.get_suptitle() for stem, figure in figures.draw_figures(records)}
+    found = {stem: figure.get_suptitle() for stem, figure in writing.draw_figures(records)}
     title = found[f"{name}-omni5w1s-stand-in" if stand_in else f"{name}-omni5w1s"]
     assert title.endswith("on omni5w1s, stand-in data" if stand_in else "on omni5w1s")
 
 
 def test_data_sets_are_apart_and_named_where_there_are_several() -> None:
     records = [record(), record(data="others", method="beta"), record(source="procedural"), record(bench="mini5w5s")]
-    found = dict(figures.draw_figures(records))
+    found = dict(writing.draw_figures(records))
     assert {stem: figure.get_suptitle() for stem, figure in found.items() if "scores" not in stem} == {
         "reliability-mini5w5s": "Reliability on mini5w5s",
         "reliability-omni5w1s-letters": "Reliability on omni5w1s (letters)",
@@ -235,7 +235,7 @@ def test_data_sets_are_apart_and_named_where_there_are_several() -> None:
 
 def test_configurations_are_in_the_order_of_their_numbers() -> None:
     records = [record(settings={"samples": n}) for n in (100, 5, 20)] + [record(settings={"samples": 0.05})]
-    titles = [axes.get_title().split("\n")[0] for axes in drawn(figures.reliability(records)).axes]
+    titles = [axes.get_title().split("\n")[0] for axes in drawn(calibration.reliability(records)).axes]
     assert [t for t in titles if t] == [f"alpha, samples {n}" for n in (0.05, 5, 20, 100)]
 
 
@@ -243,25 +243,25 @@ def test_configurations_are_in_the_order_of_their_numbers() -> None:
 def test_the_same_records_give_the_same_bytes_in_any_order(
     methods: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(figures, "FIGURES", {"reliability": figures.FIGURES["reliability"]})
+    monkeypatch.setattr(writing, "FIGURES", {"reliability": writing.FIGURES["reliability"]})
     names = [f"method{i:02}" for i in range(methods)]
     records = [r for name in names for r in (record(method=name, seed=0), record(method=name, seed=1))]
-    first = figures.write_figures(records, tmp_path / "a")
-    second = figures.write_figures(records[::-1], tmp_path / "b")
+    first = writing.write_figures(records, tmp_path / "a")
+    second = writing.write_figures(records[::-1], tmp_path / "b")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert not any(b"CreationDate" in path.read_bytes() for path in first)
 
 
 def test_drawing_leaves_nothing_behind(tmp_path: Path) -> None:
     before = dict(matplotlib.rcParams)
-    figures.write_figures([record()], tmp_path)
+    writing.write_figures([record()], tmp_path)
     assert dict(matplotlib.rcParams) == before
     assert pyplot.get_fignums() == []
 
 
 def test_nothing_to_show_is_an_error_with_advice(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none below .*records that .*\. Make some first.*--protocols calibration"):
-        figures.write_figures([record(score("accuracy", GAPS, model="last"))], tmp_path)
+        writing.write_figures([record(score("accuracy", GAPS, model="last"))], tmp_path)
     assert not (tmp_path / "figures").exists()
 
 

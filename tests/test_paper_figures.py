@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 from scipy import stats
 
-from mlpip_bench import figures, paper_figures, plotting
 from mlpip_bench.records.record import Record, Scores
+from mlpip_bench.reporting.figures import paper, pictures, style, writing
 
 
 def score(metric: str, per_task: Sequence[float], detail: Mapping[str, Any] | None = None, **changes: Any) -> Scores:
@@ -91,7 +91,7 @@ def recovered(
 
 def test_posteriors_are_the_densities_of_the_records() -> None:
     other = recovered((0.3, 0.0, 2.0), (0.2, 0.3, 0.4), method="beta")
-    figure = drawn(paper_figures.posterior([recovered(), other]))
+    figure = drawn(paper.posterior([recovered(), other]))
     assert len(figure.axes) == 3
     for task, axes in enumerate(figure.axes):
         true, alpha, beta, observed = axes.lines
@@ -117,7 +117,7 @@ def test_four_unseen_tasks_are_shown_at_most_and_a_near_point_mass_does_not_set_
     detail = {name: np.full(6, value) for name, value in (("true_mean", 0.0), ("q_mean", 0.1), ("true_std", 0.5))}
     detail |= {"q_std": np.full(6, 1e-4), "observations": np.arange(12.0)}
     point_mass = record(score("kl", [9.0] * 6, detail, shot=2), bench="toy2", source="synthetic")
-    figure = drawn(paper_figures.posterior([point_mass]))
+    figure = drawn(paper.posterior([point_mass]))
     assert len(figure.axes) == 4
     highest = 1 / 0.5 / np.sqrt(2 * np.pi)
     axes = figure.axes[3]
@@ -128,14 +128,14 @@ def test_four_unseen_tasks_are_shown_at_most_and_a_near_point_mass_does_not_set_
 
 def test_of_several_seeds_the_first_is_shown_and_named() -> None:
     records = [recovered(seed=4), recovered((0, 0, 0), seed=1)]
-    figure = drawn(paper_figures.posterior(records))
+    figure = drawn(paper.posterior(records))
     assert figure.legends[0].get_texts()[1].get_text().startswith("alpha, seed 1\n")
     psi, density = figure.axes[2].lines[1].get_data()
     assert psi[density.argmax()] == pytest.approx(0)
 
 
 def test_a_divergence_without_posteriors_is_not_shown() -> None:
-    assert paper_figures.posterior([record(score("kl", [0.1, 0.2]), bench="linear5s")]) is None
+    assert paper.posterior([record(score("kl", [0.1, 0.2]), bench="linear5s")]) is None
 
 
 # --------------------------------------------------------------------------------------------------------- samples
@@ -156,7 +156,7 @@ def swept(ratios: Mapping[int, Sequence[float]], bench: str = "toy5", **kw: Any)
 
 def test_the_variance_is_drawn_against_l_with_intervals_over_seeds() -> None:
     ratios = {1: (0.1, 0.2, 0.15), 10: (0.4, 0.3, 0.5), 100: (0.9, 0.8, 1.0), 0: (1.0, 1.1, 0.9)}
-    figure = drawn(paper_figures.samples([*swept(ratios), *swept({10: (0.05,), 0: (1.0,)}, bench="toy10")]))
+    figure = drawn(paper.samples([*swept(ratios), *swept({10: (0.05,), 0: (1.0,)}, bench="toy10")]))
     (axes,) = figure.axes
     assert axes.get_title() == "alpha, mean of 1 or 3 seeds"
     assert axes.get_xscale() == "log"
@@ -192,14 +192,14 @@ def test_the_optima_are_those_of_the_objective(observations: int) -> None:
         noise = rng.normal(size=(len(y), samples))
         losses = [-np.log(np.exp(-((y - np.sqrt(r * variance) * noise) ** 2) / 2).mean(-1)).mean() for r in ratios]
         best = ratios[np.argmin(losses)]
-        assert best == pytest.approx(paper_figures._OPTIMA[observations][samples], abs=0.11)
+        assert best == pytest.approx(paper._OPTIMA[observations][samples], abs=0.11)
 
 
 def test_two_values_of_l_are_no_sweep_and_other_methods_are_left_out() -> None:
-    assert paper_figures.samples(swept({1: (0.1,), 10: (0.2,)})) is None
+    assert paper.samples(swept({1: (0.1,), 10: (0.2,)})) is None
     three = swept({1: (0.1,), 10: (0.2,), 100: (0.9,)})
     exact = record(score("variance_ratio", [1, 1]), bench="toy5", method="exact")
-    figure = drawn(paper_figures.samples([*three, exact, *swept({1: (0.1,), 10: (0.2,)}, method="beta")]))
+    figure = drawn(paper.samples([*three, exact, *swept({1: (0.1,), 10: (0.2,)}, method="beta")]))
     assert [axes.get_title() for axes in figure.axes] == ["alpha"]
 
 
@@ -228,14 +228,14 @@ def versatile(bench: str, way: int, less: float = 0.0, **kw: Any) -> Record:
 
 def test_accuracy_is_drawn_by_way_and_by_shot_a_row_a_method_and_a_colour_a_bench() -> None:
     records = [versatile("omni20w1s", 20, 0.2), versatile("omni5w1s", 5), versatile("omni5w1s", 5, method="beta")]
-    figure = drawn(paper_figures.versatility(records))
+    figure = drawn(paper.versatility(records))
     assert [axes.get_title() for axes in figure.axes] == ["alpha", "alpha", "beta", "beta"]
     by_way, by_shot, beta_way, _ = figure.axes
     (small, small_ends), (large, _) = bars(by_way)  # omni5w1s comes before omni20w1s
     np.testing.assert_allclose(small, [[5, 0.93], [20, 0.75], [100, 0.55]])
     np.testing.assert_allclose(large, [[5, 0.73], [20, 0.55], [100, 0.35]])
     narrow = interval((0.7, 0.8))
-    np.testing.assert_allclose(small_ends[1], [narrow[0], min(narrow[1], plotting.ALL)])
+    np.testing.assert_allclose(small_ends[1], [narrow[0], min(narrow[1], style.ALL)])
     np.testing.assert_allclose(bars(by_shot)[0][0], [[1, 0.93], [10, 0.985]])
     chance = [line for line in by_way.lines if line.get_linestyle() == ":"]
     np.testing.assert_allclose(chance[0].get_xydata(), [[5, 0.2], [20, 0.05], [100, 0.01]])
@@ -256,13 +256,13 @@ def test_seeds_are_averaged_by_task_and_an_accuracy_of_all_is_drawn() -> None:
             score("accuracy", values, way=5, shot=1, condition={"way": 5}), bench="omni5w1s", seed=seed,
         )  # fmt: skip
 
-    figure = drawn(paper_figures.versatility([perfect(0, (0.5, 0.9, 0.8)), perfect(1, (0.7, 0.9, 0.6))]))
+    figure = drawn(paper.versatility([perfect(0, (0.5, 0.9, 0.8)), perfect(1, (0.7, 0.9, 0.6))]))
     points, ends = bars(figure.axes[0])[0]
     np.testing.assert_allclose(points, [[5, np.mean([0.6, 0.9, 0.7])]])
-    np.testing.assert_allclose(ends[0], np.clip(interval([0.6, 0.9, 0.7]), 0, plotting.ALL))
+    np.testing.assert_allclose(ends[0], np.clip(interval([0.6, 0.9, 0.7]), 0, style.ALL))
     assert figure.axes[0].get_title() == "alpha, mean of 2 seeds"
 
-    figure = drawn(paper_figures.versatility([perfect(0, (1.0, 1.0, 1.0))]))
+    figure = drawn(paper.versatility([perfect(0, (1.0, 1.0, 1.0))]))
     (point,), _ = bars(figure.axes[0])[0]
     low, high = figure.axes[0].get_ylim()
     assert low < 0.2 < point[1] < high < 1
@@ -287,7 +287,7 @@ SQUARE = ((0, 0), (10, 0), (10, 1), (0, 10))  # 1 and 2 are closest
 
 def test_in_two_dimensions_polygons_join_the_classes_of_a_task() -> None:
     made, means = weighed(2, SQUARE)
-    figure = drawn(paper_figures.weights([made]))
+    figure = drawn(pictures.weights([made]))
     all_tasks, held = figure.axes
     assert all_tasks.get_title() == "all 4 tasks"
     assert held.get_title() == "the 2 tasks with 1 and 2, whose means are closest"
@@ -314,13 +314,13 @@ def test_the_closest_classes_are_of_those_that_meet() -> None:
         ),
         bench="context2",
     )  # fmt: skip
-    _, held = drawn(paper_figures.weights([made])).axes
+    _, held = drawn(pictures.weights([made])).axes
     assert held.get_title() == "the task with 0 and 1, whose means are closest"  # 0 and 2 are in no task
 
 
 def test_in_more_dimensions_a_map_and_the_weights_grouped_by_class_are_shown() -> None:
     made, means = weighed(6)
-    figure = drawn(paper_figures.weights([made]))
+    figure = drawn(pictures.weights([made]))
     plane, image, bar = figure.axes
     grouped = np.array(
         [means[t, w] for digit in range(4) for t in range(4) for w in range(3) if CLASSES[t][w] == digit]
@@ -341,7 +341,7 @@ def test_the_map_keeps_classes_together() -> None:
     means = rng.normal(size=(10, 16))[classes] + 0.05 * rng.normal(size=(50, 5, 16))
     detail = {"weights": means, "classes": classes}
     made = record(score("within_class_share", [0.1, 0.2], detail, way=5), bench="context16")
-    plane = drawn(paper_figures.weights([made])).axes[0]
+    plane = drawn(pictures.weights([made])).axes[0]
     groups = [np.array(line.get_xydata()) for line in plane.lines]
     assert sum(map(len, groups)) == 250
     centres = np.array([group.mean(0) for group in groups])
@@ -351,12 +351,12 @@ def test_the_map_keeps_classes_together() -> None:
 
 @pytest.mark.parametrize("dimensions", [1, 3])
 def test_few_weights_of_any_dimension_can_be_mapped(dimensions: int) -> None:
-    assert len(drawn(paper_figures.weights([weighed(dimensions)[0]])).axes) == 3
+    assert len(drawn(pictures.weights([weighed(dimensions)[0]])).axes) == 3
 
 
 def test_configurations_have_rows_and_the_first_seed_is_shown() -> None:
     records = [weighed(2, SQUARE, norm=norm, seed=seed)[0] for norm in ("a", "b") for seed in (0, 1)]
-    figure = drawn(paper_figures.weights(records))
+    figure = drawn(pictures.weights(records))
     titles = [part.get_suptitle().split(":")[0] for part in figure.subfigs]
     assert titles == ["alpha, norm a, seed 0", "alpha, norm b, seed 0"]
 
@@ -391,7 +391,7 @@ def cell(mosaic: np.ndarray, row: int, column: int) -> np.ndarray:
 @pytest.mark.parametrize("shot", [1, 5, 7])
 def test_views_stand_under_their_angles_and_beside_the_given_ones(shot: int) -> None:
     alpha, beta = views(1), views(2)
-    figure = drawn(paper_figures.reconstruction([reconstructed(beta, shot, method="beta"), reconstructed(alpha, shot)]))
+    figure = drawn(pictures.reconstruction([reconstructed(beta, shot, method="beta"), reconstructed(alpha, shot)]))
     assert len(figure.axes) == 6
     for i in range(3):
         given, rows = figure.axes[2 * i : 2 * i + 2]
@@ -414,7 +414,7 @@ def test_views_stand_under_their_angles_and_beside_the_given_ones(shot: int) -> 
 
 def test_other_objects_are_not_shown_above_a_truth_that_is_not_theirs() -> None:
     one, two = reconstructed(views(1)), reconstructed(views(2), truth=3, method="beta")
-    figure = drawn(paper_figures.reconstruction([one, two]))
+    figure = drawn(pictures.reconstruction([one, two]))
     rows = [axes for axes in figure.axes if axes.get_yticklabels()]
     assert [[t.get_text() for t in axes.get_yticklabels()] for axes in rows] == [["alpha", "truth"]] * 3 + [
         ["beta", "truth"]
@@ -424,9 +424,9 @@ def test_other_objects_are_not_shown_above_a_truth_that_is_not_theirs() -> None:
 
 def test_the_first_seed_is_reconstructed_and_scores_without_images_are_left_out() -> None:
     unseen = score("mse", [0.1], {"images": png(views(5))}, condition={"views": "unseen"})
-    assert paper_figures.reconstruction([record(unseen, score("mse", [0.1]), bench="views1s")]) is None
+    assert pictures.reconstruction([record(unseen, score("mse", [0.1]), bench="views1s")]) is None
     records = [reconstructed(views(8), seed=2), reconstructed(views(7), seed=1)]
-    axes = drawn(paper_figures.reconstruction(records)).axes[1]
+    axes = drawn(pictures.reconstruction(records)).axes[1]
     assert axes.get_yticklabels()[0].get_text() == "alpha, seed 1"
     np.testing.assert_array_equal(cell(axes.images[0].get_array(), 0, 3), views(7)[0, 3])
 
@@ -468,11 +468,11 @@ TITLES = {
 
 
 def test_figures_are_grouped_by_bench_method_or_data_set_and_say_what_they_are_on() -> None:
-    assert {stem: figure.get_suptitle() for stem, figure in figures.draw_figures(everything())} == TITLES
+    assert {stem: figure.get_suptitle() for stem, figure in writing.draw_figures(everything())} == TITLES
 
 
 def test_views_are_named_by_their_data_set_where_there_is_one_too() -> None:
-    found = dict(figures.draw_figures([reconstructed(views(1))]))
+    found = dict(writing.draw_figures([reconstructed(views(1))]))
     assert list(found) == ["scores-views-coil100", "reconstruction-views1s-coil100"]
 
 
@@ -484,17 +484,17 @@ def test_the_same_records_give_the_same_bytes_in_any_order(tmp_path: Path) -> No
         weighed(6)[0],
         *(reconstructed(views(i), method=f"method{i}") for i in range(3)),
     ]
-    first = figures.write_figures(records, tmp_path / "a")
-    second = figures.write_figures(records[::-1], tmp_path / "b")
+    first = writing.write_figures(records, tmp_path / "a")
+    second = writing.write_figures(records[::-1], tmp_path / "b")
     assert len(first) == 2 * 6
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
-@pytest.mark.parametrize("draw", [kind.draw for kind in figures.FIGURES.values()])
+@pytest.mark.parametrize("draw", [kind.draw for kind in writing.FIGURES.values()])
 def test_nothing_is_drawn_from_scores_that_a_figure_does_not_know(draw: Any) -> None:
     assert draw([record(score("unknown", [0.5, 0.6]), bench="omni5w1s")]) is None
 
 
 def test_importing_the_figures_does_not_load_scikit_learn() -> None:
-    code = "import sys, mlpip_bench.figures; sys.exit('sklearn' in sys.modules)"
+    code = "import sys, mlpip_bench.reporting.figures.calibration; sys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

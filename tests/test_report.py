@@ -15,13 +15,13 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from mlpip_bench import registry
-from mlpip_bench.against_published import published_tables
 from mlpip_bench.cli import app
-from mlpip_bench.figures import draw_figures
-from mlpip_bench.plotting import STYLE
 from mlpip_bench.records import published, store
 from mlpip_bench.records.record import Record, Scores
-from mlpip_bench.report import to_html
+from mlpip_bench.reporting.figures.style import STYLE
+from mlpip_bench.reporting.figures.writing import draw_figures
+from mlpip_bench.reporting.html import to_html
+from mlpip_bench.reporting.tables.against_published import published_tables
 
 ALPHA = (0.9, 0.8, 1.0, 0.7)
 BETA = (0.6, 0.8, 0.7, 0.6)

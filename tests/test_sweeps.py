@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from mlpip_bench import arguments, cli, registry
 from mlpip_bench.execution import estimates, planning, scheduler, status, worker
 from mlpip_bench.execution.config import RunConfig
-from mlpip_bench.execution.fingerprint import plugin_code
+from mlpip_bench.execution.fingerprint import engine_code, plugin_code
 from mlpip_bench.records import store
 from mlpip_bench.training import checkpoints
 from mlpip_bench.utils.errors import UserError
@@ -295,5 +295,5 @@ def test_records_say_which_code_made_them(tmp_path):
     for record in store.load_all(tmp_path):
         assert record.environment["code"] == {
             **cell.code(record.protocol),
-            "build": fingerprint.engine_code(),
+            "build": engine_code(),
         }

@@ -13,11 +13,16 @@ from rich.console import Console
 from scipy import stats
 from typer.testing import CliRunner
 
-from mlpip_bench import comparisons, norm_modes, rendering, tables, wording
 from mlpip_bench.cli import app
 from mlpip_bench.records import published, store
 from mlpip_bench.records.record import Record, Scores
-from mlpip_bench.rendering import WideTable
+from mlpip_bench.reporting import wording
+from mlpip_bench.reporting.table import Cell, Row, WideTable, _latex, to_latex, to_markdown, to_rich
+from mlpip_bench.reporting.tables.long import long_csv, long_form
+from mlpip_bench.reporting.tables.norms import norm_tables
+from mlpip_bench.reporting.tables.paired import method_differences, nothing_to_pair, paired_csv, paired_tables
+from mlpip_bench.reporting.tables.scores import wide_tables
+from mlpip_bench.reporting.tables.writing import write_tables
 from mlpip_bench.utils.errors import UserError
 
 LONG = "bench,method,protocol,metric,way,shot,queries,norm,preset,iterations,source,seed,device,tasks,mean,ci95,unit"
@@ -74,7 +79,7 @@ def record(
 
 
 def wide(*records: Record, metric: str = "accuracy") -> WideTable:
-    return {t.metric: t for t in tables.wide_tables(records, published.load())}[metric]
+    return {t.metric: t for t in wide_tables(records, published.load())}[metric]
 
 
 def ours(*records: Record) -> list[tuple[str, dict[str, str]]]:
@@ -83,7 +88,7 @@ def ours(*records: Record) -> list[tuple[str, dict[str, str]]]:
 
 def terminal(table: WideTable, width: int = 100) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False, color_system=None)
-    console.print(rendering.to_rich(table, width=width))
+    console.print(to_rich(table, width=width))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -94,7 +99,7 @@ def terminal(table: WideTable, width: int = 100) -> str:
 def test_long_form_has_exactly_its_columns_and_a_row_a_value() -> None:
     nll = score((0.3, 0.2), metric="nll", unit="nats per query", better="lower")
     records = [record(scores=(score(), nll), seed=3), record(bench="mini5w5s", source="procedural")]
-    frame = tables.long_form(records, published.load())
+    frame = long_form(records, published.load())
     assert ",".join(frame.columns) == LONG
     assert len(frame) == 3 + 103
     assert [str(frame[c].dtype) for c in ("way", "queries", "seed", "tasks", "iterations")] == ["Int64"] * 5
@@ -102,7 +107,7 @@ def test_long_form_has_exactly_its_columns_and_a_row_a_value() -> None:
 
 
 def test_long_form_line_by_line() -> None:
-    text = tables.to_csv([record(0.5, 0.25, 1.0, seed=7)], published.load())
+    text = long_csv([record(0.5, 0.25, 1.0, seed=7)], published.load())
     low, high = stats.t.interval(0.95, 2, loc=1.75 / 3, scale=stats.sem([0.5, 0.25, 1.0]))
     assert text.splitlines()[0] == LONG
     *front, mean, ci95, unit = text.splitlines()[1].split(",")
@@ -118,17 +123,17 @@ def test_long_form_line_by_line() -> None:
 
 def test_long_form_reads_back() -> None:
     records = [record(0.1, 0.2, 0.4), record(0.3, bench="mini5w1s")]
-    text = tables.to_csv(records, published.load())
+    text = long_csv(records, published.load())
     back = pd.read_csv(io.StringIO(text), dtype=dict.fromkeys(("way", "shot", "queries", "seed", "tasks"), "Int64"))
-    assert back["mean"].tolist() == tables.long_form(records, published.load())["mean"].tolist()
+    assert back["mean"].tolist() == long_form(records, published.load())["mean"].tolist()
 
 
 def test_one_task_has_no_interval() -> None:
     single = record(0.5, bench="mini5w1s")
-    assert "procedural" not in tables.to_csv([single], [])
-    assert tables.to_csv([single], []).splitlines()[1].endswith(",0,cpu,1,0.5,,fraction")
+    assert "procedural" not in long_csv([single], [])
+    assert long_csv([single], []).splitlines()[1].endswith(",0,cpu,1,0.5,,fraction")
     table = wide(single)
-    for text in (rendering.to_markdown(table), rendering.to_latex(table).replace(r"$\pm$", "±"), terminal(table)):
+    for text in (to_markdown(table), to_latex(table).replace(r"$\pm$", "±"), terminal(table)):
         assert "50.00 ± n/a" in text
         assert "n/a: one test task has no interval" in text
         assert "inf" not in text
@@ -137,8 +142,8 @@ def test_one_task_has_no_interval() -> None:
 
 def test_last_model_is_a_metric_of_its_own() -> None:
     both = record(scores=(score((0.5, 0.6)), score((0.1, 0.2), model="last")))
-    assert tables.long_form([both], [])["metric"].tolist() == ["accuracy", "accuracy_last"]
-    best, last = tables.wide_tables([both], published.load())
+    assert long_form([both], [])["metric"].tolist() == ["accuracy", "accuracy_last"]
+    best, last = wide_tables([both], published.load())
     assert (best.metric, last.metric) == ("accuracy", "accuracy_last")
     assert "model: best on validation" in best.title
     assert "model: last iteration of training" in last.title
@@ -179,17 +184,17 @@ def test_seeds_are_averaged_task_by_task() -> None:
     assert cell.spread == f"sd {100 * spread:.2f}"
     assert row.attributes["seeds"] == "0,4"
     assert wide(record(*first)).rows[0].cells["omni5w1s"].spread == ""  # one seed has none
-    assert "(sd 2.36)" in rendering.to_markdown(table)
+    assert "(sd 2.36)" in to_markdown(table)
     assert any("task by task" in note and "sd is the standard deviation (ddof 1)" in note for note in table.notes)
 
 
 def test_caption_says_what_the_interval_is() -> None:
     note = "± is the 95 % Student-t half-width over 4 test tasks (ddof 1), not over seeds."
     table = wide(record())
-    assert f"- {note}\n" in rendering.to_markdown(table)
-    assert note.replace("±", r"$\pm$").replace("%", r"\%") in rendering.to_latex(table)
+    assert f"- {note}\n" in to_markdown(table)
+    assert note.replace("±", r"$\pm$").replace("%", r"\%") in to_latex(table)
     assert note in terminal(table)
-    assert "Several seeds" not in rendering.to_markdown(table)
+    assert "Several seeds" not in to_markdown(table)
     assert "over 2–4 test tasks" in wide(record(), record(0.1, 0.2, bench="mini5w1s")).notes[0]  # noqa: RUF001
 
 
@@ -219,7 +224,7 @@ def test_two_configurations_are_never_averaged(change: dict[str, Any], shown: st
     table = wide(record(), record(seed=seed, **change))
     assert len(table.rows) == 2
     assert all(not row.cells["omni5w1s"].spread for row in table.rows)
-    rows = [line for line in rendering.to_markdown(table).splitlines() if line.startswith("| alpha")]
+    rows = [line for line in to_markdown(table).splitlines() if line.startswith("| alpha")]
     assert len(set(rows)) == 2
     assert sum(shown in row for row in rows) == 1
 
@@ -240,7 +245,7 @@ def test_budgets_of_several_benches_share_a_row_and_are_listed() -> None:
     (row,) = table.rows
     assert row.attributes["budget"] == "quick, 500–1500 it"  # noqa: RUF001
     note = "[1] iterations 1500 (omni5w1s), 500 (mini5w5s); seeds 0 (omni5w1s), 1 (mini5w5s)."
-    for text in (rendering.to_markdown(table), rendering.to_latex(table), terminal(table)):
+    for text in (to_markdown(table), to_latex(table), terminal(table)):
         assert note in text
         assert "alpha [1]" in text
 
@@ -290,7 +295,7 @@ def test_scores_under_a_condition_have_tables_of_their_own() -> None:
     nll = stepped(1, metric="nll", unit="nats per query", better="lower", model="last")
     alone = record(scores=(score((0.1, 0.2), condition={"asked": "one at a time"}),), protocol="alone")
     records = [record(scores=(score((0.5, 0.6)),)), stepped(2, 10, 1), nll, alone]
-    shown = {t.metric: t for t in tables.wide_tables(records, published.load())}
+    shown = {t.metric: t for t in wide_tables(records, published.load())}
     assert set(shown) == {"accuracy", "accuracy_by_asked", "accuracy_by_steps", "nll_by_steps_last"}
     assert [(row.label, set(row.cells)) for row in shown["accuracy"].rows] == [("alpha", {"omni5w1s"})]
     assert shown["accuracy"].rows[0].cells["omni5w1s"].mean == pytest.approx(0.55)
@@ -304,7 +309,7 @@ def test_scores_under_a_condition_have_tables_of_their_own() -> None:
 def test_values_of_a_condition_are_in_the_order_of_numbers_below_each_bench() -> None:
     values = (10, 0.05, 1e-5, 0.5, "few", 2, -1)
     other = record(bench="mini5w1s", scores=(score(bench="mini5w1s", condition={"steps": 1}),), protocol="steps")
-    first, second = tables.wide_tables([other, stepped(*values)], [])  # a table a bench
+    first, second = wide_tables([other, stepped(*values)], [])  # a table a bench
     ordered = ("-1", "1e-05", "0.05", "0.5", "2", "10", "few")
     assert first.benches == tuple(f"steps {value}" for value in ordered)
     assert second.benches == ("steps 1",)
@@ -315,7 +320,7 @@ def test_values_of_a_condition_are_in_the_order_of_numbers_below_each_bench() ->
 
 def test_conditions_of_unlike_names_are_unlike_tables() -> None:
     two = score(condition={"steps": 1, "noise": 0.5})
-    (both, one) = tables.wide_tables([record(scores=(two, score(condition={"steps": 1})))], [])
+    (both, one) = wide_tables([record(scores=(two, score(condition={"steps": 1})))], [])
     assert (both.metric, one.metric) == ("accuracy_by_noise_by_steps", "accuracy_by_steps")
     assert both.benches == ("noise 0.5, steps 1",)
 
@@ -323,7 +328,7 @@ def test_conditions_of_unlike_names_are_unlike_tables() -> None:
 @pytest.mark.parametrize(("width", "frames"), [(80, 3), (100, 2)])
 def test_steps_of_one_bench_fill_few_frames(width: int, frames: int) -> None:
     steps = (0, 1, 2, 3, 5, 10, 20, 50, 100)
-    (table,) = tables.wide_tables([stepped(*steps, unit="nats per query", better="lower")], [])
+    (table,) = wide_tables([stepped(*steps, unit="nats per query", better="lower")], [])
     text = terminal(table, width)
     assert max(map(len, text.splitlines())) <= width
     headers = [line.split()[1:] for line in text.splitlines() if line.startswith("  method")]
@@ -334,7 +339,7 @@ def test_steps_of_one_bench_fill_few_frames(width: int, frames: int) -> None:
 
 def test_the_long_form_tells_the_condition_with_the_metric() -> None:
     scores = (score(), score(condition={"steps": 10}), score(condition={"b": "x", "a": 0.5}, model="last"))
-    frame = tables.long_form([record(scores=scores)], [])
+    frame = long_form([record(scores=scores)], [])
     assert ",".join(frame.columns) == LONG
     assert frame["metric"].tolist() == ["accuracy", "accuracy[steps=10]", "accuracy_last[a=0.5,b=x]"]
 
@@ -343,8 +348,8 @@ def test_synthetic_tasks_stand_in_for_nothing() -> None:
     table = wide(record(bench="linear5s", source="synthetic"))
     assert table.benches == ("linear5s",)
     assert [row.label for row in table.rows] == ["alpha"]
-    assert "stand-in" not in rendering.to_markdown(table) + rendering.to_latex(table) + terminal(table)
-    assert "| synthetic |" in rendering.to_markdown(table)
+    assert "stand-in" not in to_markdown(table) + to_latex(table) + terminal(table)
+    assert "| synthetic |" in to_markdown(table)
     elsewhere = record(bench="linear5s", scores=(score(way=1, shot=10),), way=1, shot=5)
     assert wide(elsewhere).benches == ("linear5s at 1w10s",)
 
@@ -411,9 +416,7 @@ def mixed() -> list[Record]:
 
 
 def test_golden_markdown() -> None:
-    text = rendering.to_markdown(
-        wide(record(0.5, 0.7), record(0.9, 1.0, method="beta", bench="zoo5w1s", iterations=10))
-    )
+    text = to_markdown(wide(record(0.5, 0.7), record(0.9, 1.0, method="beta", bench="zoo5w1s", iterations=10)))
     assert text.startswith(
         "**accuracy (%, higher is better; model: best on validation)**\n"
         "\n"
@@ -431,27 +434,27 @@ def test_golden_markdown() -> None:
 
 
 def test_markdown_rows_have_a_cell_a_column() -> None:
-    for table in tables.wide_tables(mixed(), published.load()):
-        lines = [line for line in rendering.to_markdown(table).splitlines() if line.startswith("|")]
+    for table in wide_tables(mixed(), published.load()):
+        lines = [line for line in to_markdown(table).splitlines() if line.startswith("|")]
         assert len({line.count("|") for line in lines}) == 1
 
 
 def test_stand_in_results_are_marked_in_every_format_and_row() -> None:
     table = wide(*mixed())
     notice = "stand-in: measured on data that stand in for the real data set"
-    for text in (rendering.to_markdown(table), rendering.to_latex(table), terminal(table)):
+    for text in (to_markdown(table), to_latex(table), terminal(table)):
         assert notice in text
         assert "beta (stand-in)" in text
         assert "procedural" in text.split(notice)[0]
-    assert "| procedural |" in rendering.to_markdown(table)
-    assert "& procedural &" in rendering.to_latex(table)
+    assert "| procedural |" in to_markdown(table)
+    assert "& procedural &" in to_latex(table)
     everywhere = wide(record(source="procedural"))
-    assert "& procedural &" in rendering.to_latex(everywhere)  # not moved to the caption
-    assert "stand-in" not in rendering.to_markdown(wide(record()))
+    assert "& procedural &" in to_latex(everywhere)  # not moved to the caption
+    assert "stand-in" not in to_markdown(wide(record()))
 
 
 def test_latex_is_balanced_and_escaped() -> None:
-    text = rendering.to_latex(wide(*mixed()))
+    text = to_latex(wide(*mixed()))
     plain = re.sub(r"\\[{}]", "", text)
     assert plain.count("{") == plain.count("}")
     assert text.count(r"\begin") == text.count(r"\end")
@@ -470,9 +473,7 @@ def test_latex_is_balanced_and_escaped() -> None:
 
 
 def test_latex_escapes_every_special_character() -> None:
-    assert rendering._latex(r"\{}%_&#$~^<>±") == (
-        r"\textbackslash{}\{\}\%\_\&\#\$\textasciitilde{}\textasciicircum{}$<$$>$$\pm$"
-    )
+    assert _latex(r"\{}%_&#$~^<>±") == (r"\textbackslash{}\{\}\%\_\&\#\$\textasciitilde{}\textasciicircum{}$<$$>$$\pm$")
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
@@ -500,9 +501,8 @@ def test_six_benches_are_one_table_in_100_columns() -> None:
 def test_constant_columns_go_to_the_caption() -> None:
     text = terminal(wide(record()))
     assert "norm running, inductive yes, queries 15, budget quick, 1500 it, device cpu" in text
-    assert (
-        r"\caption{accuracy (\%, higher is better; model: best on validation). All our rows: norm"
-        in rendering.to_latex(wide(record()))
+    assert r"\caption{accuracy (\%, higher is better; model: best on validation). All our rows: norm" in to_latex(
+        wide(record())
     )
 
 
@@ -516,7 +516,7 @@ def of(method: str, *per_task: float, **changes: Any) -> Record:
 
 
 def test_a_paired_difference_is_that_of_scipy_beside_the_unpaired() -> None:
-    (found,) = comparisons.compare([of("beta", *B), of("alpha", *A)])
+    (found,) = method_differences([of("beta", *B), of("alpha", *A)])
     assert (found.method, found.against, found.metric, found.verdict) == ("alpha", "beta", "accuracy", "better")
     low, high = stats.ttest_rel(A, B).confidence_interval(0.95)
     assert (found.mean - found.ci95, found.mean + found.ci95) == pytest.approx((low, high))
@@ -526,8 +526,8 @@ def test_a_paired_difference_is_that_of_scipy_beside_the_unpaired() -> None:
 
 
 def test_the_paired_table_row_by_row() -> None:
-    (table,) = comparisons.paired_tables(comparisons.compare([of("alpha", *A), of("beta", *B)]))
-    assert rendering.to_markdown(table).startswith(
+    (table,) = paired_tables(method_differences([of("alpha", *A), of("beta", *B)]))
+    assert to_markdown(table).startswith(
         "**accuracy, paired differences (percentage points, higher is better; model: best on validation)**\n"
         "\n"
         "| methods | bench | norm | inductive | queries | budget | seeds | tasks | source "
@@ -537,7 +537,7 @@ def test_the_paired_table_row_by_row() -> None:
         "| +22.50 ± 15.23 | 40.83 | better |\n"
     )
     assert "Comparisons of one metric: 1. Intervals and verdicts are not corrected" in terminal(table, 200)
-    assert r"unpaired $\pm$ & verdict" in rendering.to_latex(table)
+    assert r"unpaired $\pm$ & verdict" in to_latex(table)
 
 
 def test_every_two_methods_of_every_bench_and_metric_or_those_against_one() -> None:
@@ -550,15 +550,15 @@ def test_every_two_methods_of_every_bench_and_metric_or_those_against_one() -> N
         ]
 
     records = three("nll", "lower") + three("accuracy", "higher")
-    found = [(c.metric, c.attributes["bench"], c.method, c.against) for c in comparisons.compare(records)]
+    found = [(c.metric, c.attributes["bench"], c.method, c.against) for c in method_differences(records)]
     pairs = [("alpha", "beta"), ("alpha", "gamma"), ("beta", "gamma")]
     assert found == [
         (metric, bench, *pair) for metric in ("accuracy", "nll") for bench in ("omni5w1s", "mini5w1s") for pair in pairs
     ]
-    against = comparisons.compare(records, "beta")
+    against = method_differences(records, "beta")
     assert [(c.method, c.against) for c in against] == [("alpha", "beta"), ("gamma", "beta")] * 4
     assert {c.verdict for c in against if (c.metric, c.method) == ("nll", "alpha")} == {"worse"}
-    first, second = comparisons.paired_tables(against)
+    first, second = paired_tables(against)
     assert (first.metric, second.metric, len(second.rows)) == ("paired_accuracy", "paired_nll", 4)
 
 
@@ -581,16 +581,16 @@ def test_every_two_methods_of_every_bench_and_metric_or_those_against_one() -> N
 )
 def test_methods_that_were_not_measured_alike_are_not_paired(change: dict[str, Any]) -> None:
     records = [of("alpha", *A), record(**{"method": "beta", "scores": (score(B),), "key": "other", **change})]
-    assert comparisons.compare(records) == []
-    assert comparisons.paired_tables(comparisons.compare(records)) == []
-    message = str(comparisons.nothing_to_pair(records))
+    assert method_differences(records) == []
+    assert paired_tables(method_differences(records)) == []
+    message = str(nothing_to_pair(records))
     assert "needs two methods measured alike on one bench" in message
     assert "omni5w1s alpha (norm running, queries 15, preset quick, source real, test tasks 4" in message
 
 
 def test_a_difference_in_budget_is_compared_and_named_at_the_row() -> None:
     records = [of("alpha", *A), of("beta", *B, iterations=100, device="cuda"), of("gamma", *B, settings={"rate": 1})]
-    (table,) = comparisons.paired_tables(comparisons.compare(records))
+    (table,) = paired_tables(method_differences(records))
     assert [row.label for row in table.rows] == ["alpha minus beta [1]", "alpha minus gamma", "beta minus gamma [2]"]
     assert table.notes[-2:] == (
         "[1] not measured alike: device cpu (alpha), cuda (beta); iterations 1500 (alpha), 100 (beta).",
@@ -601,13 +601,13 @@ def test_a_difference_in_budget_is_compared_and_named_at_the_row() -> None:
 
 def test_a_setting_that_both_have_is_named_where_it_differs() -> None:
     records = [of("alpha", *A, settings={"samples": 10, "rate": 1}), of("beta", *B, settings={"samples": 100})]
-    (found,) = comparisons.compare(records)
+    (found,) = method_differences(records)
     assert found.differs == "samples 10 (alpha), 100 (beta)"
 
 
 def test_configurations_of_a_method_are_compared_apart() -> None:
     records = [of("alpha", *A, settings={"steps": 1}), of("alpha", *B, settings={"steps": 5}), of("beta", *B)]
-    found = comparisons.compare(records)
+    found = method_differences(records)
     assert [(c.attributes["settings"], round(c.mean, 3)) for c in found] == [
         ("alpha steps 1", 0.225),
         ("alpha steps 5", 0),
@@ -625,7 +625,7 @@ def test_settings_and_norms_of_one_method_are_compared() -> None:
         of("alpha", *c, settings={"steps": 1, "rate": 2}, tasks_per_batch=16),  # no setting of the method
         of("beta", *c, norm="transductive"),
     ]
-    found = [c for c in comparisons.compare(records) if c.method != "alpha"]
+    found = [c for c in method_differences(records) if c.method != "alpha"]
     assert [(c.method, c.against, c.attributes["norm"], c.differs) for c in found] == [
         ("alpha (steps 1)", "alpha (steps 5)", "running", ""),
         ("alpha (norm running, steps 1)", "alpha (norm transductive, steps 5)", "running/transductive", ""),
@@ -638,15 +638,15 @@ def test_settings_and_norms_of_one_method_are_compared() -> None:
 
 def test_settings_of_a_method_are_compared_once_against_it_and_not_against_others() -> None:
     records = [of("beta", *x, settings={"steps": n}) for n, x in ((1, A), (5, B))] + [of("alpha", *A), of("gamma", *A)]
-    pairs = [(c.method, c.against) for c in comparisons.compare(records, "beta")]
+    pairs = [(c.method, c.against) for c in method_differences(records, "beta")]
     assert pairs == [("alpha", "beta")] * 2 + [("gamma", "beta")] * 2 + [("beta (steps 1)", "beta (steps 5)")]
-    pairs = [(c.method, c.against) for c in comparisons.compare(records, "alpha")]
+    pairs = [(c.method, c.against) for c in method_differences(records, "alpha")]
     assert pairs == [("beta", "alpha")] * 2 + [("gamma", "alpha")]
 
 
 def test_rows_on_data_of_two_kinds_say_which() -> None:
     records = [of(m, *x, options={"split": split}) for split in ("random", "vinyals") for m, x in (("a", A), ("b", B))]
-    assert [c.attributes["settings"] for c in comparisons.compare(records)] == ["split random", "split vinyals"]
+    assert [c.attributes["settings"] for c in method_differences(records)] == ["split random", "split vinyals"]
 
 
 def test_seeds_that_both_have_are_averaged_task_by_task_first() -> None:
@@ -658,30 +658,28 @@ def test_seeds_that_both_have_are_averaged_task_by_task_first() -> None:
         of("beta", *B),
         of("beta", *A, seed=1),
     ]
-    (found,) = comparisons.compare(records)
+    (found,) = method_differences(records)
     x = [statistics.fmean(pair) for pair in zip(A, c, strict=True)]
     y = [statistics.fmean(pair) for pair in zip(B, A, strict=True)]
     low, high = stats.ttest_rel(x, y).confidence_interval(0.95)
     assert (found.mean - found.ci95, found.mean + found.ci95) == pytest.approx((low, high))
     assert found.attributes["seeds"] == "0,1"
     assert found.differs == "seeds 0,1,2 (alpha), 0,1 (beta)"
-    (table,) = comparisons.paired_tables([found])
+    (table,) = paired_tables([found])
     assert any("averaged task by task over the seeds that both have" in note for note in table.notes)
 
 
 def test_methods_without_a_seed_in_common_are_shown_without_a_difference() -> None:
-    (found,) = comparisons.compare([of("alpha", *A), of("beta", *B, seed=1)])
-    (table,) = comparisons.paired_tables([found])
+    (found,) = method_differences([of("alpha", *A), of("beta", *B, seed=1)])
+    (table,) = paired_tables([found])
     assert [cell.text for cell in table.rows[0].cells.values()] == ["n/a ± n/a", "n/a", "unclear"]
     assert table.rows[0].attributes["seeds"] == "none in common"
-    assert ",none in common,4,real," in comparisons.paired_csv([found])
-    assert comparisons.paired_csv([found]).endswith(',"seeds 0 (alpha), 1 (beta)",,,,unclear,fraction\n')
+    assert ",none in common,4,real," in paired_csv([found])
+    assert paired_csv([found]).endswith(',"seeds 0 (alpha), 1 (beta)",,,,unclear,fraction\n')
 
 
 def test_stand_ins_and_single_tasks_are_marked_in_the_paired_table() -> None:
-    (table,) = comparisons.paired_tables(
-        comparisons.compare([of(m, 0.5, source="procedural") for m in ("alpha", "beta")])
-    )
+    (table,) = paired_tables(method_differences([of(m, 0.5, source="procedural") for m in ("alpha", "beta")]))
     assert table.rows[0].label == "alpha minus beta (stand-in)"
     assert table.rows[0].cells["difference"].text == "0.00 ± n/a"
     assert any(note.startswith("stand-in:") for note in table.notes)
@@ -689,8 +687,8 @@ def test_stand_ins_and_single_tasks_are_marked_in_the_paired_table() -> None:
 
 
 def test_paired_csv_has_floats_in_full() -> None:
-    found = comparisons.compare([of("alpha", *A), of("beta", *B)])
-    frame = pd.read_csv(io.StringIO(comparisons.paired_csv(found)))
+    found = method_differences([of("alpha", *A), of("beta", *B)])
+    frame = pd.read_csv(io.StringIO(paired_csv(found)))
     assert frame.loc[0, ["metric", "method", "against", "bench", "verdict"]].tolist() == [
         "accuracy", "alpha", "beta", "omni5w1s", "better",
     ]  # fmt: skip
@@ -712,7 +710,7 @@ def both_ways(norm: str, together: Sequence[float], alone: Sequence[float], **ch
 
 def test_norm_modes_show_the_paired_difference_of_queries_together_and_alone() -> None:
     records = [*both_ways("transductive", A, B), *both_ways("running", A, A)]
-    (table,) = norm_modes.norm_tables(records)
+    (table,) = norm_tables(records)
     assert table.benches == ("alpha together", "alpha alone", "alpha difference")
     assert [(row.label, row.attributes["inductive"]) for row in table.rows] == [
         ("running", "yes"),
@@ -728,7 +726,7 @@ def test_norm_modes_show_the_paired_difference_of_queries_together_and_alone() -
         "accuracy on omni5w1s by norm mode (%, higher is better; model: best on validation; budget quick, 1500 it; "
         "15 queries a class; 4 test tasks; source real)"
     )
-    text = rendering.to_markdown(table)
+    text = to_markdown(table)
     assert "| norm | inductive | seeds | alpha together | alpha alone | alpha difference |" in text
     assert "difference: together less alone" in text
     assert "stand-in" not in text
@@ -738,7 +736,7 @@ def test_norm_modes_of_stand_ins_methods_and_budgets() -> None:
     change: dict[str, Any] = {"method": "beta", "source": "procedural", "iterations": 100}
     records = [r for norm in ("running", "transductive") for r in both_ways(norm, A, B, source="procedural")]
     records += [r for norm in ("running", "transductive") for r in both_ways(norm, A, B, **change)]
-    (table,) = norm_modes.norm_tables(records)
+    (table,) = norm_tables(records)
     assert "budget quick, 100–1500 it; 15 queries a class; 4 test tasks; source procedural (stand-in)" in table.title  # noqa: RUF001
     assert any(note.startswith("stand-in:") for note in table.notes)
     assert table.notes[-1] == "[1] iterations 1500 (alpha), 100 (beta)."
@@ -750,7 +748,7 @@ def test_norm_modes_never_mix_configurations_and_pair_the_seeds_that_both_have()
     records = [r for norm in ("running", "tasknorm") for r in both_ways(norm, A, B, settings={"steps": 1})]
     records += both_ways("running", B, A, settings={"steps": 5})
     records += both_ways("tasknorm", B, B, settings={"steps": 1}, seed=1)[:1]  # together only
-    (table,) = norm_modes.norm_tables(records)
+    (table,) = norm_tables(records)
     running, tasknorm = table.rows
     assert table.benches[0] == "alpha (steps 1) together"
     assert running.cells["alpha (steps 5) difference"].mean == pytest.approx(-0.225)
@@ -762,21 +760,21 @@ def test_norm_modes_never_mix_configurations_and_pair_the_seeds_that_both_have()
 
 
 def test_norm_modes_need_two_modes_and_scores_of_queries_alone() -> None:
-    assert norm_modes.norm_tables(both_ways("running", A, B)) == []
-    assert norm_modes.norm_tables([record(norm="running"), record(norm="tasknorm")]) == []
+    assert norm_tables(both_ways("running", A, B)) == []
+    assert norm_tables([record(norm="running"), record(norm="tasknorm")]) == []
     steps = (score(condition={"steps": 1}),)
-    assert norm_modes.norm_tables([record(scores=steps, norm=norm) for norm in ("running", "tasknorm")]) == []
+    assert norm_tables([record(scores=steps, norm=norm) for norm in ("running", "tasknorm")]) == []
     alone = [r for norm in ("running", "tasknorm") for r in both_ways(norm, A, B)[1:]]
-    assert norm_modes.norm_tables(alone) == []
-    assert norm_modes.norm_tables([*alone, record(norm="running", method="beta")]) == []  # both kinds, of two methods
+    assert norm_tables(alone) == []
+    assert norm_tables([*alone, record(norm="running", method="beta")]) == []  # both kinds, of two methods
     elsewhere = both_ways("running", A, B) + both_ways("tasknorm", A, B, preset="paper")
-    assert norm_modes.norm_tables(elsewhere) == []
+    assert norm_tables(elsewhere) == []
 
 
 def test_columns_without_a_number_are_not_drawn() -> None:
     records = [r for norm in ("running", "tasknorm") for r in both_ways(norm, A, B)]
     records += [record(method="lonely", norm=norm) for norm in ("running", "tasknorm")]  # together only
-    (table,) = norm_modes.norm_tables(records)
+    (table,) = norm_tables(records)
     for width in (40, 60, 200):
         text = terminal(table, width)
         drawn = text.partition("All our rows")[0]
@@ -784,8 +782,8 @@ def test_columns_without_a_number_are_not_drawn() -> None:
         assert drawn.count("lonely") == 1
         starts = [line.split()[0] for line in drawn.splitlines() if re.match(r"  (norm|running) ", line)]
         assert starts == ["norm", "running"] * (len(starts) // 2)  # no header without rows
-    assert "| alpha together | alpha alone | alpha difference | lonely together |\n" in rendering.to_markdown(table)
-    assert r"& lonely together \\" in rendering.to_latex(table)
+    assert "| alpha together | alpha alone | alpha difference | lonely together |\n" in to_markdown(table)
+    assert r"& lonely together \\" in to_latex(table)
 
 
 # --------------------------------------------------------------------------------------- printed together
@@ -793,14 +791,14 @@ def test_columns_without_a_number_are_not_drawn() -> None:
 
 def together(*shown: WideTable, **options: Any) -> str:
     console = Console(width=200, file=io.StringIO(), force_terminal=False, color_system=None)
-    console.print(rendering.to_rich(*shown, width=200, **options))
+    console.print(to_rich(*shown, width=200, **options))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def test_notes_of_several_tables_are_printed_once_below_them() -> None:
     def table(name: str, *notes: str) -> WideTable:
-        row = rendering.Row("alpha", {"norm": name}, {"omni5w1s": rendering.Cell(0.5, None, "0.5")})
+        row = Row("alpha", {"norm": name}, {"omni5w1s": Cell(0.5, None, "0.5")})
         return WideTable(name, f"{name} (%)", ("omni5w1s",), (row,), (), notes)
 
     shown = table("one", "Of all.", "Of one."), table("two", "Of two and three.", "Of all."), table("three", *ALL)
@@ -813,7 +811,7 @@ def test_notes_of_several_tables_are_printed_once_below_them() -> None:
         *("Notes to two; three:", "Of two and three."),
     ]
     assert "Notes to" not in together(shown[0])
-    assert all("- Of all.\n" in rendering.to_markdown(table) for table in shown)  # files stay whole
+    assert all("- Of all.\n" in to_markdown(table) for table in shown)  # files stay whole
 
 
 ALL = ("Of two and three.", "Of all.")
@@ -826,9 +824,9 @@ def test_tables_printed_together_give_a_number_to_one_note_only() -> None:
         record(method="beta", settings={"samples": 2}, scores=(nll,), protocol="nll"),
         record(method="gamma", settings={"scale": 3}, scores=(nll,), protocol="nll"),
     ]  # fmt: skip
-    apart = tables.wide_tables(records, [])
+    apart = wide_tables(records, [])
     assert [[row.label for row in t.rows] for t in apart] == [["alpha [1]", "beta [2]"], ["beta [1]", "gamma [2]"]]
-    joint = tables.wide_tables(records, [], {})
+    joint = wide_tables(records, [], {})
     assert [[row.label for row in t.rows] for t in joint] == [["alpha [1]", "beta [2]"], ["beta [2]", "gamma [3]"]]
     text = together(*joint)
     assert [text.count(note) for note in ("[1] steps 5.", "[2] samples 2.", "[3] scale 3.")] == [1, 1, 1]
@@ -838,10 +836,10 @@ def test_bold_is_explained_only_where_something_is_bold_and_can_be_shown() -> No
     several = wide(*(record(method=method) for method in ("alpha", "beta")), record(bench="zoo5w1s"))
     assert "Bold: " in together(several)
     assert "Bold: " not in together(several, bold=False)
-    assert "Bold: " in rendering.to_markdown(several)
+    assert "Bold: " in to_markdown(several)
     single = wide(record(bench="zoo5w1s"))
     assert not any(row.bold for row in single.rows)
-    assert "Bold: " not in together(single) + rendering.to_markdown(single) + rendering.to_latex(single)
+    assert "Bold: " not in together(single) + to_markdown(single) + to_latex(single)
 
 
 # ------------------------------------------------------------------------------------------------- command line
@@ -871,8 +869,8 @@ def test_table_prints_the_norm_modes_and_writes_all_files(folder: Path) -> None:
     written = {path.name for path in (folder / "tables").iterdir()}
     names = ("accuracy", "accuracy_by_asked", "accuracy_by_asked_last", "paired", "norm_modes")
     assert written == {"long.csv", *(f"{name}.{form}" for name in names for form in ("md", "tex"))}
-    for form, render in (("md", rendering.to_markdown), ("tex", rendering.to_latex)):
-        (table,) = norm_modes.norm_tables(store.load_all(folder))
+    for form, render in (("md", to_markdown), ("tex", to_latex)):
+        (table,) = norm_tables(store.load_all(folder))
         assert (folder / "tables" / f"norm_modes.{form}").read_text(encoding="utf-8") == render(table)
         assert render(table) in call(folder, "--format", "markdown" if form == "md" else "latex").output
 
@@ -905,13 +903,13 @@ def test_several_norms_without_both_kinds_of_scores_get_a_hint(
 
 def test_table_paired_in_every_format(folder: Path) -> None:
     chosen = [r for r in store.load_all(folder) if r.method != "beta"]
-    found = comparisons.compare(chosen)
-    (table,) = comparisons.paired_tables(found)
+    found = method_differences(chosen)
+    (table,) = paired_tables(found)
     options = ("--paired", "--methods", "alpha,gamma", "--bench", "omni5w1s")
     assert "alpha minus gamma" in call(folder, *options).output
-    assert call(folder, *options, "--format", "markdown").output == rendering.to_markdown(table) + "\n"
-    assert call(folder, *options, "--format", "latex").output == rendering.to_latex(table) + "\n"
-    assert call(folder, *options, "--format", "csv").output == comparisons.paired_csv(found)
+    assert call(folder, *options, "--format", "markdown").output == to_markdown(table) + "\n"
+    assert call(folder, *options, "--format", "latex").output == to_latex(table) + "\n"
+    assert call(folder, *options, "--format", "csv").output == paired_csv(found)
 
 
 def test_table_paired_against_one_method(folder: Path) -> None:
@@ -943,8 +941,8 @@ def test_what_cannot_be_paired_is_refused(folder: Path, arguments: list[str], me
 
 def test_write_tables_is_the_same_every_time_and_in_any_order(tmp_path: Path) -> None:
     records = mixed()
-    paths = tables.write_tables(records, tmp_path / "one")
-    again = tables.write_tables(records[::-1], tmp_path / "two")
+    paths = write_tables(records, tmp_path / "one")
+    again = write_tables(records[::-1], tmp_path / "two")
     assert [p.relative_to(tmp_path / "one").as_posix() for p in paths] == [
         "tables/long.csv",
         "tables/accuracy.md",
@@ -958,7 +956,7 @@ def test_write_tables_is_the_same_every_time_and_in_any_order(tmp_path: Path) ->
 
 def test_no_records_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there are none below .*records\. .*python -m mlpip_bench run"):
-        tables.write_tables([], tmp_path)
+        write_tables([], tmp_path)
     assert not list(tmp_path.iterdir())
 
 

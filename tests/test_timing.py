@@ -12,7 +12,7 @@ import torch
 from torch.distributions import Categorical
 from typer.testing import CliRunner
 
-from mlpip_bench import cli, registry, timing_tables
+from mlpip_bench import cli, registry
 from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.evaluation.protocol import Contender
 from mlpip_bench.execution import measuring, planning
@@ -22,6 +22,7 @@ from mlpip_bench.inference.method import Method, Posterior, Problem, TrainingPla
 from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record, Scores
+from mlpip_bench.reporting.tables.timing import benchmark_table, timing_tables
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import ImagePool, TaskStream
 from mlpip_bench.utils.device import Numerics, environment
@@ -365,7 +366,7 @@ def record(method: str, rates: tuple[float, ...], session: int = 1, **changes: o
 
 def test_numbers_are_medians_and_ratios_are_taken_repeat_by_repeat():
     slow, fast = (10.0, 20.0, 40.0, 10.0, 10.0), (20.0, 60.0, 80.0, 50.0, 40.0)
-    (table,) = timing_tables.timing_tables([record("tortoise", slow), record("hare", fast)])
+    (table,) = timing_tables([record("tortoise", slow), record("hare", fast)])
     rows = {row.label: row for row in table.rows}
     assert rows["hare"].cells["tasks/s"].mean == 50
     lower, upper = np.quantile(fast, [0.25, 0.75])
@@ -379,7 +380,7 @@ def test_numbers_are_medians_and_ratios_are_taken_repeat_by_repeat():
 def test_there_is_no_ratio_across_sessions():
     records = [record("tortoise", (1.0, 1.0)), record("hare", (2.0, 2.0), session=2)]
     for against in (None, "tortoise"):
-        first, second = timing_tables.timing_tables(records, against)
+        first, second = timing_tables(records, against)
         assert [row.label for row in (*first.rows, *second.rows)] == ["tortoise", "hare"]
         assert "× tortoise" in first.rows[0].cells  # noqa: RUF001
         assert "× tortoise" not in second.rows[0].cells  # noqa: RUF001
@@ -387,7 +388,7 @@ def test_there_is_no_ratio_across_sessions():
 
 def test_each_row_names_the_very_device():
     gpu = record("hare", (2.0, 2.0), gpu="Loom 9000")
-    (table,) = timing_tables.timing_tables([record("tortoise", (1.0, 1.0)), gpu])
+    (table,) = timing_tables([record("tortoise", (1.0, 1.0)), gpu])
     assert {row.attributes["device"] for row in table.rows} == {"cpu: Abacus 3, threads 2", "cpu: Loom 9000"}
 
 
@@ -454,7 +455,7 @@ def test_what_pytest_benchmark_wrote_is_a_table(tmp_path):
     }
     path = tmp_path / "b.json"
     path.write_text(json.dumps(content))
-    table = timing_tables.benchmark_table(path)
+    table = benchmark_table(path)
     rows = {row.label: row for row in table.rows}
     assert rows["test_b"].cells["ms"].text == "2 [1, 4]"
     assert rows["old / new"].cells["ratio"].mean == 2.5
@@ -495,7 +496,7 @@ def test_the_readme_quotes_the_committed_benchmarks_and_timings():
         assert said in section
     records = store.load_all(REPOSITORY / "results" / "timing")
     paper = [r for r in records if r.bench == "mini5w5s" and r.config["queries"] == 5]
-    rows = {row.label: row for row in timing_tables.timing_tables(paper, "maml")[0].rows}
+    rows = {row.label: row for row in timing_tables(paper, "maml")[0].rows}
     assert f"{rows['versa (stand-in)'].cells['× maml'].mean:.1f} times as fast as MAML" in section  # noqa: RUF001
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mlpip_bench.evaluation.predict import _point
+from mlpip_bench.evaluation.predict import single_query
 from mlpip_bench.inference.distributions import to_float64
 from mlpip_bench.inference.method import Method
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
@@ -41,7 +41,7 @@ def is_inductive(method: Method[Any], batch: TaskBatch, queries: int = 5, tolera
         together = answers(batch.query)
         worst = 0.0
         for point in range(min(queries, batch.query.y.shape[1])):
-            difference = together[:, point : point + 1] - answers(_point(batch.query, point))
+            difference = together[:, point : point + 1] - answers(single_query(batch.query, point))
             worst = max(worst, float(difference.abs().max()))
     method.train(was_training)
     return worst <= tolerance

@@ -89,7 +89,7 @@ def _of_batch(method: Method[Any], batch: TaskBatch, *, one_at_a_time: bool) -> 
         raise CellError(f"amortize must return a Posterior; {type(method).__name__}'s is a {type(q).__name__}.")
     if not one_at_a_time:
         return _predictive(method, q, batch.query)
-    points = [_predictive(method, q, _point(batch.query, i)) for i in range(batch.query.y.shape[1])]
+    points = [_predictive(method, q, single_query(batch.query, i)) for i in range(batch.query.y.shape[1])]
     return Categorical(logits=torch.cat([p.logits for p in points], 1), validate_args=False)  # type: ignore[attr-defined]
 
 
@@ -101,7 +101,8 @@ def chunk_size(stream: Stream) -> int:
     )
 
 
-def _point(query: Labelled, index: int) -> Labelled:
+def single_query(query: Labelled, index: int) -> Labelled:
+    """One query of each task."""
     return Labelled(query.x[:, index : index + 1], query.y[:, index : index + 1], query.way)
 
 

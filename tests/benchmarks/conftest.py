@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from mlpip_bench.timing_tables import bar_told
+from mlpip_bench.reporting.tables.timing import bar_told
 
 RATIOS = pytest.StashKey[list[dict[str, Any]]]()
 

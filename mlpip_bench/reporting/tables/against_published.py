@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from mlpip_bench.plotting import Run, configurations, mean_ci95_over_seeds
 from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Record, facts
-from mlpip_bench.rendering import Cell, Row, WideTable
-from mlpip_bench.wording import published_cell, stand_in_mark
+from mlpip_bench.reporting.figures.style import Run, configurations, mean_ci95_over_seeds
+from mlpip_bench.reporting.table import Cell, Row, WideTable
+from mlpip_bench.reporting.wording import published_cell, stand_in_mark
 
 TrainingTasks: TypeAlias = Callable[[str, str], int | None]
 """How many tasks a method, by name, is trained on in a bench; None where that is not known."""

@@ -16,7 +16,10 @@ from typing import Literal, TypeAlias
 
 import pandas as pd
 
-from mlpip_bench.entries import (
+from mlpip_bench.records.record import Record
+from mlpip_bench.records.statistics import holm, mean_ci95, p_value, paired_difference, verdict, welch
+from mlpip_bench.records.store import load_all
+from mlpip_bench.reporting.entries import (
     Entry,
     as_text,
     column_order,
@@ -28,12 +31,8 @@ from mlpip_bench.entries import (
     seeds_of,
     unique,
 )
-from mlpip_bench.records.record import Record
-from mlpip_bench.records.statistics import holm, mean_ci95, p_value, paired_difference, verdict, welch
-from mlpip_bench.records.store import load_all
-from mlpip_bench.rendering import Cell, Row, WideTable
-from mlpip_bench.utils.errors import UserError
-from mlpip_bench.wording import (
+from mlpip_bench.reporting.table import Cell, Row, WideTable
+from mlpip_bench.reporting.wording import (
     NO_INTERVAL_NOTE,
     STAND_IN_NOTE,
     Notes,
@@ -45,6 +44,7 @@ from mlpip_bench.wording import (
     qualities_of_differences,
     stand_in_mark,
 )
+from mlpip_bench.utils.errors import UserError
 
 How: TypeAlias = Literal["paired", "unpaired", "data differ", "only in A", "only in B"]
 _SET_OFF: tuple[How, ...] = ("paired", "unpaired")
@@ -357,7 +357,7 @@ def _told(entries: Iterable[Entry]) -> Iterator[tuple[str, str]]:
                 yield name, as_text(value)
 
 
-def to_csv(found: Iterable[Change]) -> str:
+def changes_csv(found: Iterable[Change]) -> str:
     """All changes as CSV; floats in full and in the metric's own unit."""
     rows = []
     for change in found:

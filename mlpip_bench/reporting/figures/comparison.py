@@ -1,6 +1,6 @@
 """Figures that set methods beside each other: scores by bench, learning curves, and cost against accuracy.
 
-Each takes the records of one bench, or of all benches of a data set, as :data:`mlpip_bench.figures.FIGURES` says.
+Each takes the records of one bench, or of all benches of a data set, as the table ``FIGURES`` of ``writing`` says.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from matplotlib.ticker import LogLocator
 from scipy import special
 
 from mlpip_bench.datasets.base import STAND_INS
-from mlpip_bench.plotting import (
+from mlpip_bench.records import published
+from mlpip_bench.records.published import Published
+from mlpip_bench.records.record import Record, Scores, facts
+from mlpip_bench.reporting.figures.style import (
     ALL,
     COLOURS,
     GREY,
@@ -35,9 +38,6 @@ from mlpip_bench.plotting import (
     mean_ci95_over_seeds,
     wrapped,
 )
-from mlpip_bench.records import published
-from mlpip_bench.records.published import Published
-from mlpip_bench.records.record import Record, Scores, facts
 
 _FIRST = ("accuracy", "nll")  # the two of the paper's tables, before what else was measured
 _NAMES = MappingProxyType(

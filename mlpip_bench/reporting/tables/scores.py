@@ -1,4 +1,4 @@
-"""Records -> tables: one long form for machines, and one wide table a metric for Markdown, LaTeX and the terminal.
+"""Records -> one wide table a metric, for Markdown, LaTeX and the terminal.
 
 A wide table has a row per configuration and a column per bench. Nothing is averaged across configurations: if two
 records of one method meet in a cell, the row splits by what differs between them. What is the same everywhere is said
@@ -7,47 +7,32 @@ once, and what differs between the benches or the methods stands in a numbered n
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-import pandas as pd
-
-from mlpip_bench.comparisons import compare, paired_tables
-from mlpip_bench.entries import (
+from mlpip_bench.records.published import Published
+from mlpip_bench.records.record import Better, Record, Scores
+from mlpip_bench.reporting.entries import (
     Entry,
     Natural,
-    as_text,
     bench_order,
     column_order,
     common_facts,
     conflicts,
     entries_of,
     grouped,
-    record_order,
     row_groups,
     seeds_of,
 )
-from mlpip_bench.norm_modes import norm_tables
-from mlpip_bench.records import published as published_data
-from mlpip_bench.records.published import Published
-from mlpip_bench.records.record import Better, Record, Scores
-from mlpip_bench.records.statistics import mean_ci95
-from mlpip_bench.rendering import ATTRIBUTES, BOLD_NOTE, Row, WideTable, to_latex, to_markdown
-from mlpip_bench.timing_tables import timed, timing_csv, timing_tables
-from mlpip_bench.utils.errors import UserError
-from mlpip_bench.utils.files import write_atomically
-from mlpip_bench.wording import (
+from mlpip_bench.reporting.table import ATTRIBUTES, BOLD_NOTE, Row, WideTable
+from mlpip_bench.reporting.wording import (
     ONLY_IF_TELLING,
     OWN_COLUMN,
-    PUBLISHED_UNITS,
     STAND_IN_NOTE,
     Notes,
     configuration_notes,
     fact_in_words,
-    finite,
     in_words,
     interval_notes,
     mean_cell,
@@ -57,91 +42,12 @@ from mlpip_bench.wording import (
     stand_in_mark,
     varies,
 )
-
-LONG_COLUMNS = (
-    "bench", "method", "protocol", "metric", "way", "shot", "queries", "norm", "preset", "iterations", "source",
-    "seed", "device", "tasks", "mean", "ci95", "unit",
-)  # fmt: skip
-_INTEGERS = ("way", "shot", "queries", "iterations", "seed", "tasks")
-_FLOATS = ("mean", "ci95")
+from mlpip_bench.utils.errors import UserError
 
 
-def long_form(records: Iterable[Record], published: Iterable[Published]) -> pd.DataFrame:
-    """One row a value: ours by bench, method, protocol and seed, then the paper's in its order.
-
-    Args:
-        records: what was run; seeds are not averaged.
-        published: what the paper reports.
-
-    Returns:
-        A frame with the columns ``LONG_COLUMNS``; an interval that does not exist is missing.
-    """
-    rows: list[dict[str, object]] = []
-    for record in sorted(records, key=record_order):
-        for score in record.scores:
-            if score.over != "tasks":  # timings, whose tables are their own
-                continue
-            mean, ci95 = mean_ci95(score.per_task)
-            rows.append(
-                {
-                    "bench": record.bench,
-                    "method": record.method,
-                    "protocol": record.protocol,
-                    "metric": _metric(score) + _bracketed(score.condition),
-                    "way": score.way,
-                    "shot": score.shot,
-                    "queries": score.queries,
-                    "norm": record.config["norm"],
-                    "preset": record.config["preset"],
-                    "iterations": record.config["iterations"],
-                    "source": record.data["source"],
-                    "seed": record.seed,
-                    "device": record.device,
-                    "tasks": len(score.per_task),
-                    "mean": mean,
-                    "ci95": finite(ci95),
-                    "unit": score.unit,
-                }
-            )
-    for quoted in published:
-        way, shot = _way_shot(quoted.bench)
-        rows.append(
-            {
-                "bench": quoted.bench,
-                "method": quoted.method,
-                "protocol": quoted.metric,
-                "metric": quoted.metric,
-                "way": way,
-                "shot": shot,
-                "source": "published",
-                "mean": float(quoted.mean),
-                "ci95": None if quoted.ci95 is None else float(quoted.ci95),
-                "unit": PUBLISHED_UNITS[quoted.metric],
-            }
-        )
-    frame = pd.DataFrame(rows, columns=list(LONG_COLUMNS), dtype=object)
-    return frame.astype(dict.fromkeys(_INTEGERS, "Int64") | dict.fromkeys(_FLOATS, "float64"))
-
-
-def to_csv(records: Iterable[Record], published: Iterable[Published]) -> str:
-    """The long form as CSV; floats in full."""
-    text: str = long_form(records, published).to_csv(index=False, lineterminator="\n")
-    return text
-
-
-def _metric(score: Scores, *, of: str = "") -> str:
+def metric_name(score: Scores, *, of: str = "") -> str:
+    """The metric's name, with what sets apart the last model of training."""
     return f"{score.metric}{of}" if score.model == "best" else f"{score.metric}{of}_last"
-
-
-def _bracketed(condition: Mapping[str, object]) -> str:
-    inside = ",".join(f"{name}={as_text(value)}" for name, value in sorted(condition.items()))
-    return f"[{inside}]" if inside else ""
-
-
-def _way_shot(bench: str) -> tuple[int, int] | tuple[None, None]:
-    """Way and shot of a published bench such as ``omni5w1s``."""
-    match = re.search(r"(\d+)w(\d+)s$", bench)
-    return (int(match[1]), int(match[2])) if match else (None, None)
 
 
 def wide_tables(
@@ -160,7 +66,7 @@ def wide_tables(
 
     def table(entry: Entry) -> tuple[str, tuple[int, Natural]]:
         condition = entry.score.condition
-        name = _metric(entry.score, of="".join(f"_by_{name}" for name in sorted(condition)))
+        name = metric_name(entry.score, of="".join(f"_by_{name}" for name in sorted(condition)))
         return name, bench_order(entry.bench if condition else "")
 
     by_table = grouped(entries_of(records), table)
@@ -266,37 +172,3 @@ def _general_notes(entries: Sequence[Entry], rows: Sequence[Row], published: Seq
         yield STAND_IN_NOTE
     if published:
         yield "published: quoted from Gordon et al. (ICLR 2019), not run here; conditions differ between its rows."
-
-
-def write_tables(records: Sequence[Record], results: Path) -> list[Path]:
-    """Write ``long.csv`` and, for each metric, ``<metric>.md`` and ``<metric>.tex`` below ``results/tables``.
-
-    So are ``paired``, ``norm_modes`` and ``timing`` (the last as CSV, too), where the records have what they show. The
-    same records give the same bytes.
-
-    Returns:
-        The files written.
-
-    Raises:
-        UserError: there are no records, or a file cannot be written.
-    """
-    if not records:
-        raise UserError(
-            f"tables are made from records; there are none below {results / 'records'}. "
-            "Make some first, for example with `python -m mlpip_bench run --methods versa,maml --bench mini5w5s`."
-        )
-    published = published_data.load()
-    contents = {"long.csv": to_csv(records, published)}
-    files = grouped(wide_tables(records, published), lambda table: table.metric)
-    files |= {"paired": paired_tables(compare(records)), "norm_modes": norm_tables(records)}
-    if timed(records):
-        files["timing"] = timing_tables(records)
-        contents["timing.csv"] = timing_csv(records)
-    for name, tables in files.items():
-        if tables:
-            contents[f"{name}.md"] = "\n".join(map(to_markdown, tables))
-            contents[f"{name}.tex"] = "\n".join(map(to_latex, tables))
-    folder = results / "tables"
-    for name, content in contents.items():
-        write_atomically(folder / name, content.encode())
-    return [folder / name for name in contents]

@@ -10,11 +10,11 @@ from dataclasses import replace
 from decimal import Decimal
 
 from mlpip_bench.datasets.base import STAND_INS
-from mlpip_bench.entries import ROW_FACTS, Entry, bench_order, grouped, natural, scores_over_seeds
 from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Better, Model
 from mlpip_bench.records.statistics import mean_ci95
-from mlpip_bench.rendering import Cell, Row
+from mlpip_bench.reporting.entries import ROW_FACTS, Entry, bench_order, grouped, natural, scores_over_seeds
+from mlpip_bench.reporting.table import Cell, Row
 
 OWN_COLUMN = {*ROW_FACTS, "iterations", "test_tasks", "way", "shot"}
 """Facts that a column or the bench's name shows, so that settings and notes leave them out."""

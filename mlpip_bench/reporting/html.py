@@ -18,18 +18,18 @@ import jinja2
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from mlpip_bench.against_published import TrainingTasks, published_tables
-from mlpip_bench.comparisons import compare, paired_tables
 from mlpip_bench.datasets.base import STAND_INS
-from mlpip_bench.figures import draw_figures
-from mlpip_bench.norm_modes import norm_tables
-from mlpip_bench.plotting import STYLE
 from mlpip_bench.records import published as published_data
 from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Record
-from mlpip_bench.rendering import Cell, Row, WideTable
-from mlpip_bench.tables import wide_tables
-from mlpip_bench.timing_tables import timed, timing_tables
+from mlpip_bench.reporting.figures.style import STYLE
+from mlpip_bench.reporting.figures.writing import draw_figures
+from mlpip_bench.reporting.table import Cell, Row, WideTable
+from mlpip_bench.reporting.tables.against_published import TrainingTasks, published_tables
+from mlpip_bench.reporting.tables.norms import norm_tables
+from mlpip_bench.reporting.tables.paired import method_differences, paired_tables
+from mlpip_bench.reporting.tables.scores import wide_tables
+from mlpip_bench.reporting.tables.timing import timed, timing_tables
 from mlpip_bench.utils.errors import UserError
 
 _AT_EVERY_ROW = ("norm", "inductive", "queries", "budget", "seeds", "tasks", "source")
@@ -117,7 +117,7 @@ def to_html(
         "is_number": _is_number,
         "has_numbers": _has_numbers,
     }
-    template = resources.files("mlpip_bench") / "report_template.html"
+    template = resources.files("mlpip_bench.reporting") / "report_template.html"
     everything = [record for records in by_folder.values() for record in records]
     return environment.from_string(template.read_text(encoding="utf-8")).render(
         summary={"folders": str(len(by_folder)), **_summary(everything)},
@@ -142,7 +142,7 @@ def _section(
     parts = [
         _tables_part("Comparison", [table for table in compared if table not in conditioned]),
         _tables_part("Under other conditions", [*norm_tables(records, numbers), *conditioned]),
-        _tables_part("Paired differences", paired_tables(compare(records), {})),
+        _tables_part("Paired differences", paired_tables(method_differences(records), {})),
         _Part("Figures", pictures=tuple(_pictures(folder, records))),
         _tables_part("Timing", timing_tables(records) if timed(records) else []),
         _tables_part("Published figures", list(published_tables(records, quoted, paper_tasks))),

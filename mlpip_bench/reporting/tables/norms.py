@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from mlpip_bench.entries import (
+from mlpip_bench.records.record import Record
+from mlpip_bench.records.statistics import paired_difference
+from mlpip_bench.reporting.entries import (
     ALIKE,
     NORM_FACTS,
     Entry,
@@ -17,10 +19,8 @@ from mlpip_bench.entries import (
     shared_scores,
     telling_facts,
 )
-from mlpip_bench.records.record import Record
-from mlpip_bench.records.statistics import paired_difference
-from mlpip_bench.rendering import Row, WideTable
-from mlpip_bench.wording import (
+from mlpip_bench.reporting.table import Row, WideTable
+from mlpip_bench.reporting.wording import (
     STAND_IN_NOTE,
     Notes,
     configuration_notes,
@@ -44,7 +44,7 @@ def norm_tables(records: Iterable[Record], numbers: dict[str, int] | None = None
 
     One table for each metric and bench with two modes or more and a method with scores of both kinds; a row for each
     mode, and three columns for each method: together, alone, and their paired difference. ``numbers`` is as for
-    :func:`~mlpip_bench.tables.wide_tables`.
+    :func:`~mlpip_bench.reporting.tables.scores.wide_tables`.
     """
     entries = [e for e in entries_of(records) if e.score.model == "best" and e.score.condition in ({}, _ALONE)]
     return [

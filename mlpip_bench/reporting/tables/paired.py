@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from mlpip_bench.entries import (
+from mlpip_bench.records.record import Better, Record
+from mlpip_bench.records.statistics import paired_difference, unpaired_ci95, verdict
+from mlpip_bench.reporting.entries import (
     ALIKE,
     NORM_FACTS,
     Entry,
@@ -24,11 +26,8 @@ from mlpip_bench.entries import (
     shared_scores,
     telling_facts,
 )
-from mlpip_bench.records.record import Better, Record
-from mlpip_bench.records.statistics import paired_difference, unpaired_ci95, verdict
-from mlpip_bench.rendering import ATTRIBUTES, Cell, Row, WideTable
-from mlpip_bench.utils.errors import UserError, unknown_name
-from mlpip_bench.wording import (
+from mlpip_bench.reporting.table import ATTRIBUTES, Cell, Row, WideTable
+from mlpip_bench.reporting.wording import (
     NO_INTERVAL_NOTE,
     STAND_IN_NOTE,
     Notes,
@@ -43,6 +42,7 @@ from mlpip_bench.wording import (
     stand_in_mark,
     varies,
 )
+from mlpip_bench.utils.errors import UserError, unknown_name
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Comparison:
         return verdict(self.mean, self.ci95, self.better)
 
 
-def compare(records: Sequence[Record], against: str | None = None) -> list[Comparison]:
+def method_differences(records: Sequence[Record], against: str | None = None) -> list[Comparison]:
     """Differences of each two methods that were measured alike, of the models that are best on validation.
 
     Configurations of a method that differ are compared apart, and with each other where nothing but settings of the
@@ -136,7 +136,7 @@ def _choices_apart(a: Entry, b: Entry) -> list[str]:
 
 
 def nothing_to_pair(records: Sequence[Record]) -> UserError:
-    """The error where :func:`compare` finds nothing: what there is, and why that is not enough."""
+    """The error where :func:`method_differences` finds nothing: what there is, and why that is not enough."""
     names = ("norm", *ALIKE, "protocol", "data.fingerprint")
     have = dict.fromkeys(f"{e.bench} {e.record.method} ({in_words(e, names)})" for e in _pairable(records))
     return UserError(
@@ -182,8 +182,8 @@ def paired_tables(comparisons: Iterable[Comparison], numbers: dict[str, int] | N
     """One table for each metric, with a row for each comparison.
 
     Args:
-        comparisons: as :func:`compare` gives them.
-        numbers: numbers of notes so far, as for :func:`~mlpip_bench.tables.wide_tables`.
+        comparisons: as :func:`method_differences` gives them.
+        numbers: numbers of notes so far, as for :func:`~mlpip_bench.reporting.tables.scores.wide_tables`.
     """
     by_metric = grouped(comparisons, lambda c: c.metric)
     return [_paired_table(metric, group, Notes(numbers)) for metric, group in by_metric.items()]

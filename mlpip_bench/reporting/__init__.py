@@ -1,0 +1,1 @@
+"""Tables, figures and the HTML report, from records alone; nothing here imports torch."""

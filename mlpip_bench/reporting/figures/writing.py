@@ -1,0 +1,130 @@
+"""Records -> figures, as PNG and PDF.
+
+A figure shows what it is grouped by, most often one bench, on one source of data, and the models that are best on
+validation. A method that was run in several configurations appears once for each, labelled with what differs; the
+seeds of a configuration are averaged, or the first of them is shown and named.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from matplotlib import style
+from matplotlib.figure import Figure
+
+from mlpip_bench.datasets.base import STAND_INS
+from mlpip_bench.records.record import Record
+from mlpip_bench.reporting.figures.calibration import reliability
+from mlpip_bench.reporting.figures.comparison import cost, learning, scores
+from mlpip_bench.reporting.figures.paper import posterior, samples, versatility
+from mlpip_bench.reporting.figures.pictures import reconstruction, weights
+from mlpip_bench.reporting.figures.steps import steps
+from mlpip_bench.reporting.figures.style import (
+    STYLE,
+)
+from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.files import write_atomically
+
+# -------------------------------------------------------------------------------------------------------- writing
+
+
+class FigureKind(NamedTuple):
+    """A kind of figure.
+
+    Attributes:
+        draw: takes the records of one group and one data set, and gives ``None`` where they have nothing to show.
+        by: the group of a record, as parts of the file's name; the first is what the title names.
+    """
+
+    draw: Callable[[Sequence[Record]], Figure | None]
+    by: Callable[[Record], tuple[str, ...]]
+
+
+def _bench(record: Record) -> tuple[str, ...]:
+    return (record.bench,)
+
+
+def _bench_and_method(record: Record) -> tuple[str, ...]:
+    return record.bench, record.method
+
+
+def _benches(record: Record) -> tuple[str, ...]:
+    """All benches of a data set, whose names begin with it."""
+    return (re.split(r"\d", record.bench)[0],)
+
+
+FIGURES: Mapping[str, FigureKind] = MappingProxyType(
+    {
+        "scores": FigureKind(scores, _benches),
+        "learning": FigureKind(learning, _bench),
+        "cost": FigureKind(cost, _bench),
+        "reliability": FigureKind(reliability, _bench),
+        "steps": FigureKind(steps, _bench),
+        "posterior": FigureKind(posterior, _bench),
+        "samples": FigureKind(samples, _benches),
+        "versatility": FigureKind(versatility, _benches),
+        "weights": FigureKind(weights, _bench_and_method),
+        "reconstruction": FigureKind(reconstruction, _bench),
+    }
+)
+
+
+_SEVERAL_SOURCES = ("views",)  # their files name the data set whatever other records there are
+
+
+def draw_figures(records: Sequence[Record]) -> Iterator[tuple[str, Figure]]:
+    """Name and figure of all that the records can show.
+
+    Data sets are apart, and named where a bench has records of several or may have.
+    """
+    names: dict[tuple[str, bool], set[str]] = defaultdict(set)
+    for record in records:
+        names[_benches(record)[0], record.data["source"] in STAND_INS].add(record.data.get("name", ""))
+    for name, (draw, by) in FIGURES.items():
+        groups: dict[tuple[tuple[str, ...], bool, str], list[Record]] = defaultdict(list)
+        for record in records:
+            groups[by(record), record.data["source"] in STAND_INS, record.data.get("name", "")].append(record)
+        for (parts, stand_in, data), group in sorted(groups.items()):
+            figure = draw(group)
+            if figure is None:
+                continue
+            family = _benches(group[0])[0]
+            named = len(names[family, stand_in]) > 1 or family in _SEVERAL_SOURCES
+            shown_on = parts[0] + (f" ({data})" if named else "") + (", stand-in data" if stand_in else "")
+            figure.suptitle(f"{figure.get_suptitle()} on {shown_on}")
+            yield "-".join([name, *parts, *([data] if named else []), *(["stand-in"] if stand_in else [])]), figure
+
+
+def write_figures(records: Sequence[Record], results: Path) -> list[Path]:
+    """Write ``<figure>-<bench>.png`` and ``.pdf`` below ``results/figures``, for all that the records can show.
+
+    Figures on stand-in data are apart, with ``-stand-in`` in their names. The same records give the same bytes.
+
+    Returns:
+        The files written.
+
+    Raises:
+        UserError: no record has anything to show, or a file cannot be written.
+    """
+    written = []
+    with style.context(STYLE):
+        for stem, figure in draw_figures(records):
+            for suffix, options in (("png", {"dpi": 200}), ("pdf", {"metadata": {"CreationDate": None}})):
+                content = io.BytesIO()
+                figure.savefig(content, format=suffix, **options)
+                path = results / "figures" / f"{stem}.{suffix}"
+                write_atomically(path, content.getvalue())
+                written.append(path)
+    if not written:
+        raise UserError(
+            f"figures are made from records; there are none below {results / 'records'} that one can be drawn from. "
+            "Make some first, for example with "
+            "`python -m mlpip_bench run --methods versa,maml --bench mini5w5s --protocols calibration`."
+        )
+    return written
