@@ -10,9 +10,9 @@ def main() -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     try:
-        from mlpip_bench import cli
+        from mlpip_bench.cli.app import main
 
-        cli.main()
+        main()
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mlpip_bench import registry
-from mlpip_bench.cli import app
+from mlpip_bench.cli.app import app
 from mlpip_bench.records import store
 
 TINY = ["--iterations", "4", "--test-tasks", "4", "--set", "validation_tasks=2", "--set", "tasks_per_batch=1"]

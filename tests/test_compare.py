@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from mlpip_bench.cli import app
+from mlpip_bench.cli.app import app
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Model, Record, Scores
 from mlpip_bench.records.statistics import holm, welch

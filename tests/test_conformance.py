@@ -15,7 +15,7 @@ from torch.distributions import MultivariateNormal, Normal
 from typer.testing import CliRunner
 
 from mlpip_bench import registry
-from mlpip_bench.cli import app
+from mlpip_bench.cli.app import app
 from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.testing.checking import CheckResult
 from mlpip_bench.testing.conformance import CHECKS, assert_conforms, check_method

@@ -17,7 +17,7 @@ import typer
 from typer.testing import CliRunner
 
 from mlpip_bench import registry
-from mlpip_bench.cli import app
+from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.procedural import patches, solids
 from mlpip_bench.testing import conformance
 from protocols import timing, versatility

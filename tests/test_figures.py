@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 from typer.testing import CliRunner
 
-from mlpip_bench.cli import app
+from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record, Scores

@@ -12,7 +12,7 @@ from methods.amortized_vi import AmortizedVI
 from methods.exact_linear import ExactLinear
 from methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
 from methods.versa import Versa
-from mlpip_bench import cli
+from mlpip_bench.cli.app import app
 from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
 from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
@@ -156,9 +156,7 @@ def test_monte_carlo_predictive_of_a_regression_with_inputs_approaches_the_exact
 
 def test_the_family_from_the_command_line(tmp_path):
     command = ["run", "--bench", "linear5s", "--methods", "exact_linear,versa", "--results", str(tmp_path)]
-    done = CliRunner().invoke(
-        cli.app, [*command, "--iterations", "300", "--set", "halve_every=75", "--test-tasks", "100"]
-    )
+    done = CliRunner().invoke(app, [*command, "--iterations", "300", "--set", "halve_every=75", "--test-tasks", "100"])
     assert done.exit_code == 0, done.output
     scores = {r.method: r.scores[0] for r in store.load_all(tmp_path) if r.protocol == "nll"}
     shape, device = TaskShape(1, 5, 15), torch.device("cpu")
@@ -191,7 +189,7 @@ def test_the_family_from_the_command_line(tmp_path):
     ],
 )
 def test_a_bench_and_a_method_or_protocol_that_do_not_fit(arguments, says, tmp_path):
-    done = CliRunner().invoke(cli.app, ["run", *arguments, "--results", str(tmp_path)])
+    done = CliRunner().invoke(app, ["run", *arguments, "--results", str(tmp_path)])
     assert done.exit_code == 2
     for text in says:
         assert text in " ".join(done.output.split())

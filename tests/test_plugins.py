@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mlpip_bench import registry
-from mlpip_bench.cli import app
+from mlpip_bench.cli.app import app
 from mlpip_bench.records import store
 
 COSINE = Path(__file__).resolve().parents[1] / "docs" / "example_plugin" / "cosine_means.py"

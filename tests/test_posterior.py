@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from methods.exact_linear import ExactLinear
 from methods.versa import Versa, VersaSettings
-from mlpip_bench import cli
+from mlpip_bench.cli.app import app
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.inference.conjugate import conjugate_posterior, with_bias
 from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
@@ -153,7 +153,7 @@ def test_the_closed_form_is_the_limit_of_many_samples():
 
 def test_the_toy_experiment_from_the_command_line(tmp_path):
     command = ["run", "--bench", "toy5", "--results", str(tmp_path), "--test-tasks", "50", "--iterations", "20"]
-    done = CliRunner().invoke(cli.app, command)
+    done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     records = store.load_all(tmp_path)
     assert {r.method for r in records} == {"amortized_vi", "exact_linear", "nonamortized_vi", "versa"}

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from mlpip_bench import registry
-from mlpip_bench.cli import app
+from mlpip_bench.cli.app import app
 from mlpip_bench.execution import profiling
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.planning import plan_cells

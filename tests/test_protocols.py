@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from mlpip_bench import cli, registry
+from mlpip_bench import registry
+from mlpip_bench.cli.app import app
 from mlpip_bench.evaluation.metrics import NLL
 from mlpip_bench.evaluation.protocol import EvalProtocol
 from mlpip_bench.execution import planning
@@ -64,7 +65,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(folder: Path, protocols: str, *arguments: str) -> Result:
     command = ["run", "--bench", "linear5s", "--methods", "exact_linear", "--test-tasks", "4", "--protocols", protocols]
-    return CliRunner().invoke(cli.app, [*command, "--results", str(folder), *arguments])
+    return CliRunner().invoke(app, [*command, "--results", str(folder), *arguments])
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from methods.cvae import CVAE, CVAESettings
 from methods.mean_view import MeanView
 from methods.nearest_view import NearestView
 from methods.versa import Versa, VersaSettings
-from mlpip_bench import cli
 from mlpip_bench.benches.families import DATASETS
+from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.views import SIDE, VIEWS, view_dataset
 from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.evaluation.metrics import MSE, SSIM, SSIM_RANGE_2
@@ -278,7 +278,7 @@ def test_view_reconstruction_from_the_command_line_on_coil_100(data_root, tmp_pa
         "--iterations",
         "2",
     ]
-    done = CliRunner().invoke(cli.app, [*command, "--views", "coil100"])
+    done = CliRunner().invoke(app, [*command, "--views", "coil100"])
     assert done.exit_code == 0, done.output
     records = {r.method: r for r in store.load_all(tmp_path)}
     assert set(records) == {"cvae", "mean_view", "nearest_view", "versa"}

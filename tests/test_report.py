@@ -15,7 +15,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from mlpip_bench import registry
-from mlpip_bench.cli import app
+from mlpip_bench.cli.app import app
 from mlpip_bench.records import published, store
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.reporting.figures.style import STYLE

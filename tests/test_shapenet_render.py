@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from mlpip_bench.cli import app
+from mlpip_bench.cli.app import app
 from mlpip_bench.datasets import shapenet, shapenet_render
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.progress import Quiet

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mlpip_bench import arguments, cli, registry
+from mlpip_bench import registry
+from mlpip_bench.cli import arguments
+from mlpip_bench.cli.app import app
 from mlpip_bench.execution import estimates, planning, scheduler, status, worker
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.fingerprint import engine_code, plugin_code
@@ -26,7 +28,7 @@ TINY = (
 
 
 def call(*words: object):
-    return CliRunner().invoke(cli.app, [str(word) for word in words], env={"COLUMNS": "200"})
+    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
 
 
 def run(folder: Path, *words: object, methods: str = "protonets"):

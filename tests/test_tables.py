@@ -13,7 +13,7 @@ from rich.console import Console
 from scipy import stats
 from typer.testing import CliRunner
 
-from mlpip_bench.cli import app
+from mlpip_bench.cli.app import app
 from mlpip_bench.records import published, store
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.reporting import wording

@@ -12,7 +12,8 @@ import torch
 from torch.distributions import Categorical
 from typer.testing import CliRunner
 
-from mlpip_bench import cli, registry
+from mlpip_bench import registry
+from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.evaluation.protocol import Contender
 from mlpip_bench.execution import measuring, planning
@@ -232,7 +233,7 @@ TINY = ["--iterations", "2", "--test-tasks", "5", "--set", "validation_tasks=2",
 
 def call(*arguments: object):
     env = {"COLUMNS": "200", "MLPIP_BENCH_DATA": ""}
-    return CliRunner().invoke(cli.app, [str(a) for a in arguments], env=env, catch_exceptions=False)
+    return CliRunner().invoke(app, [str(a) for a in arguments], env=env, catch_exceptions=False)
 
 
 def run(folder, methods, *arguments):

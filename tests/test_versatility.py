@@ -5,7 +5,8 @@ from torch.distributions import Categorical
 from typer.testing import CliRunner
 
 from methods.protonets import ProtoNets
-from mlpip_bench import cli, registry
+from mlpip_bench import registry
+from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.evaluation.predict import chunk_size
 from mlpip_bench.evaluation.protocol import Evaluation
@@ -102,7 +103,7 @@ def test_it_applies_where_way_and_shot_may_change():
 def test_versatility_from_the_command_line_on_real_omniglot(data_root, tmp_path):
     command = ["run", "--bench", "omni5w1s", "--methods", "protonets", "--protocols", "versatility"]
     small = ["--iterations", "1", "--set", "tasks_per_batch=1", "--set", "validation_tasks=2", "--test-tasks", "1"]
-    done = CliRunner().invoke(cli.app, [*command, *small, "--data-root", str(data_root), "--results", str(tmp_path)])
+    done = CliRunner().invoke(app, [*command, *small, "--data-root", str(data_root), "--results", str(tmp_path)])
     assert done.exit_code == 0, done.output
     (record,) = store.load_all(tmp_path)
     ways = {s.way for s in record.scores if s.metric == "accuracy" and set(s.condition) == {"way"}}

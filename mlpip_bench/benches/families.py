@@ -51,7 +51,6 @@ _QUICK_SMALL = {
     "test_tasks": 600,
 }
 
-
 _QUICK_TINY = _QUICK_SMALL | {"iterations": 400, "halve_every": 200, "validate_every": 100}
 
 
@@ -65,7 +64,6 @@ _QUICK_LARGE = _QUICK_SMALL | {
     "test_tasks": 60,
 }
 
-
 _PAPER_OMNIGLOT = {
     "iterations": 80_000,
     "tasks_per_batch": 16,
@@ -76,9 +74,7 @@ _PAPER_OMNIGLOT = {
     "test_tasks": 600,
 }
 
-
 _PAPER_MINI = _PAPER_OMNIGLOT | {"iterations": 100_000, "tasks_per_batch": 4}
-
 
 _LINEAR = {
     "iterations": 2000,
@@ -91,7 +87,6 @@ _LINEAR = {
     "test_tasks": 600,
 }
 
-
 _TOY = _LINEAR | {
     "iterations": 8000,
     "tasks_per_batch": 125,
@@ -100,9 +95,7 @@ _TOY = _LINEAR | {
     "validate_every": 2000,
 }
 
-
 _CONTEXT = _QUICK_SMALL | {"iterations": 400, "tasks_per_batch": 5, "halve_every": 200, "validate_every": 100}
-
 
 _QUICK_VIEWS = {
     "iterations": 2000,
@@ -114,7 +107,6 @@ _QUICK_VIEWS = {
     "validation_tasks": 100,
     "test_tasks": 10_000,
 }
-
 
 _PAPER_VIEWS = {
     "iterations": 500_000,
@@ -143,7 +135,6 @@ def _linear_gaussian(
 
 
 _TOY_TITLE = "Gaussian with an unknown mean (section 5.1), trained on "
-
 
 DATASETS: Mapping[str, Dataset] = MappingProxyType(
     {

@@ -86,7 +86,5 @@ def _described(annotation: Any) -> str:
 
 
 PRESETS = ("quick", "paper")
-
-
 TEST_QUERIES = 15
 """Queries per class at test, unless ``--queries`` says otherwise; the paper's protocol is the shot."""

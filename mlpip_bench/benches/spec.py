@@ -18,15 +18,12 @@ LISTED = (
     *("linear5s", "linear20s"),  # the posterior is known
 )
 
-
 _LARGEST = 10_000  # no data set here has so many classes, or images in one
-
 
 _FORMS = {
     naming: [name for name, data in DATASETS.items() if data.naming == naming]
     for naming in dict.fromkeys(data.naming for data in DATASETS.values())
 }
-
 
 GRAMMAR = (
     "Any number works in "

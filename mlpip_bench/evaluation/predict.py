@@ -21,11 +21,7 @@ from mlpip_bench.utils.progress import Step
 from mlpip_bench.utils.seeding import seed_from
 
 _TASKS_AT_ONCE = {"cpu": 20, "cuda": 50}
-
-
 _PROBABILITIES_AT_ONCE = 120_000  # of a chunk of tasks; a hundredfold while samples are averaged
-
-
 Predictions = list[tuple[Distribution, Tensor]]
 
 

@@ -16,8 +16,6 @@ from mlpip_bench.tasks.views import Angles
 from mlpip_bench.utils.device import Numerics
 
 Overwrite = Literal["never", "failed", "always"]
-
-
 DEFAULT_NORM: NormMode = "metabn"
 
 

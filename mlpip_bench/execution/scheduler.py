@@ -26,8 +26,6 @@ from mlpip_bench.utils.progress import Reporter
 from mlpip_bench.utils.seeding import seed_from
 
 _ATTEMPTS = 3  # at a job whose process is killed
-
-
 _POLL_SECONDS = 1.0
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 
 Psi = TypeVar("Psi", bound=Distribution)
-
-
 TaskKind = Literal["classification", "regression", "reconstruction"]
 
 

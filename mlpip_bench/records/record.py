@@ -13,23 +13,13 @@ from pydantic import ConfigDict
 SCHEMA = 1
 """Version of the record format; a record of another version is an error, not a guess."""
 
-
 LARGEST_SEED = 2**63
 """Seeds are below it, so that tables hold them as 64-bit integers."""
 
-
 Json = Mapping[str, Any]
-
-
 _STRICT = ConfigDict(extra="forbid")
-
-
 Better: TypeAlias = Literal["higher", "lower", "neither"]
-
-
 Model: TypeAlias = Literal["best", "last"]
-
-
 Over: TypeAlias = Literal["tasks", "repeats"]
 
 

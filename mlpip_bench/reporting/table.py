@@ -23,7 +23,6 @@ _ONLY_IF_VARYING = ("settings", "device", "protocol")
 _PLAIN = ("bench", "budget", "source", "settings")
 """Attributes whose values need no name beside them."""
 
-
 BOLD_NOTE = (
     "Bold: the best mean of a column and all whose intervals overlap with its interval, among our rows of one "
     "source, and apart from them among the published rows; a score without an interval counts as a point. "
@@ -264,7 +263,6 @@ def _cells(
 
 
 _NO_CELL = Cell(math.nan, None, "")
-
 
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$",

@@ -18,23 +18,11 @@ from mlpip_bench.nn.normalization import NORM_MODES, NormMode
 from mlpip_bench.tasks.batch import Labelled, TaskBatch
 
 KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
-
-
 WAY = 3
-
-
 NOISE_STD = 2.0
-
-
 ROUNDING = 1e-7
-
-
 QUADRATURE = 2e-2  # of a probability, which a few thousand samples at evaluation leave
-
-
 MANY_SAMPLES = 2048
-
-
 TARGETS = (-2.0, 0.0, 1.5)  # where densities over the reals are compared
 
 

@@ -10,8 +10,6 @@ from mlpip_bench.inference.method import TaskKind
 from mlpip_bench.testing.cases import KINDS, Case
 
 Status = Literal["passed", "failed", "expected failure", "not applicable", "not run"]
-
-
 BAD: tuple[Status, ...] = ("failed", "not run")
 
 

@@ -35,7 +35,7 @@ def cold(folder: Path, **options) -> subprocess.Popen[str]:
 def warm(folder: Path) -> multiprocessing.process.BaseProcess:
     """The same in a process that has imported everything: 20 restarts would spend 100 seconds on imports."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mlpip_bench.cli"])
+    context.set_forkserver_preload(["mlpip_bench.cli.app"])
     code = f"from mlpip_bench.cli import app; app({arguments(folder)!r})"
     process = context.Process(target=exec, args=(code,))
     process.start()
@@ -79,7 +79,7 @@ def test_a_run_killed_20_times_gives_the_numbers_of_an_uninterrupted_run(tmp_pat
     assert all(scores[0].per_task != scores[-1].per_task for _, scores, _, _ in expected.values())  # best and last
 
     began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import mlpip_bench.cli"], check=True)
+    subprocess.run([sys.executable, "-c", "import mlpip_bench.cli.app"], check=True)
     importing = time.monotonic() - began
     for _ in range(IMPORTING):
         with cold(killed) as process:
@@ -144,7 +144,7 @@ def test_an_interrupt_during_start_up_is_quiet():
 import sys
 class Interrupted:
     def find_spec(self, name, *rest):
-        if name == "mlpip_bench.cli":
+        if name == "mlpip_bench.cli.app":
             raise KeyboardInterrupt
 sys.meta_path.insert(0, Interrupted())
 from mlpip_bench.__main__ import main

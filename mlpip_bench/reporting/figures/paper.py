@@ -35,16 +35,9 @@ from mlpip_bench.reporting.figures.style import (
 )
 
 _TASKS = 4  # the first unseen ones
-
-
 _LEGEND_COLUMNS = 3
-
-
 _CLIP = 2.0  # densities are shown up to so many times the highest true one: those near a point mass have no end
-
-
 _DASHES: tuple[Any, ...] = ("--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
-
 
 _OPTIMA: Mapping[int, Mapping[int, float]] = MappingProxyType(
     {
@@ -57,10 +50,7 @@ _OPTIMA: Mapping[int, Mapping[int, float]] = MappingProxyType(
 Where q has the true mean; by simulation with exact second moments.
 """
 
-
 _CLOSED_FORM = 0  # as the setting ``samples``
-
-
 _LEAST_SWEEP = 3
 
 

@@ -29,14 +29,8 @@ from mlpip_bench.reporting.figures.style import (
 )
 
 _Pixels: TypeAlias = NDArray[np.uint8]
-
-
 _AZIMUTHS = range(0, 360, 30)  # degrees, of the views that are kept
-
-
 _MOST_GIVEN = 5
-
-
 _GAP = 1  # pixel between images
 
 

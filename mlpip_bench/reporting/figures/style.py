@@ -16,28 +16,16 @@ from mlpip_bench.records.record import Model, Record, Scores, facts
 from mlpip_bench.records.statistics import mean_ci95, mean_over_seeds
 
 STYLE = ("default", seaborn.axes_style("ticks"), {"font.size": 8, "axes.titlesize": 8, "pdf.fonttype": 42})
-
-
 COLOURS = seaborn.color_palette("colorblind")
-
-
 MARKERS = "osD^vP*X<>hpd8"  # beside the colours, which repeat after ten and are not all told apart in grey
-
-
 GREY = "0.45"
-
-
 PERCENT = (1, 2, 5, 10, 20, 50, 80, 90, 95, 98, 99, 99.5, 99.9)
 """Ticks of accuracy on a logit scale."""
-
 
 ALL = 0.9999
 """Where an accuracy of 1 is drawn on it: the scale has no end."""
 
-
 _NUMBERS = re.compile(r"(\d+(?:\.\d+)?)|(\D+)")
-
-
 Run: TypeAlias = tuple[Record, Scores]
 
 

@@ -74,7 +74,6 @@ FIGURES: Mapping[str, FigureKind] = MappingProxyType(
     }
 )
 
-
 _SEVERAL_SOURCES = ("views",)  # their files name the data set whatever other records there are
 
 

@@ -25,10 +25,7 @@ LONG_COLUMNS = (
     "seed", "device", "tasks", "mean", "ci95", "unit",
 )  # fmt: skip
 
-
 _INTEGERS = ("way", "shot", "queries", "iterations", "seed", "tasks")
-
-
 _FLOATS = ("mean", "ci95")
 
 

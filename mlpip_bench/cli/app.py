@@ -1,0 +1,82 @@
+"""The command line as a whole: its commands, its errors, its log."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated, Any
+
+import typer
+from rich.logging import RichHandler
+from rich.markup import escape
+from typer.core import TyperGroup
+
+from mlpip_bench import __version__
+from mlpip_bench.cli.check import CHECK_EXAMPLES, check
+from mlpip_bench.cli.common import err, out
+from mlpip_bench.cli.data import data_app
+from mlpip_bench.cli.figures import FIGURES_EXAMPLES, REPORT_EXAMPLES, figures, report
+from mlpip_bench.cli.listing import list_app
+from mlpip_bench.cli.run import RUN_EXAMPLES, run
+from mlpip_bench.cli.tables import COMPARE_EXAMPLES, TABLE_EXAMPLES, compare, table
+from mlpip_bench.utils.errors import UserError
+
+
+class _Group(TyperGroup):
+    """Shows errors of use as one message with status 2, and an interrupt as status 130."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+            raise typer.Exit(2) from error
+        except KeyboardInterrupt as error:
+            err.print("interrupted; the same command goes on from what is saved", highlight=False)
+            raise typer.Exit(130) from error
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Compare meta-learners as approximate probabilistic inference (ML-PIP), fairly.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        out.print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[  # noqa: ARG001  # its callback does the work
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    logging.basicConfig(
+        level=logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=err, show_time=False, show_path=False)],
+        force=True,
+    )
+
+
+for _command, _examples in (
+    (run, RUN_EXAMPLES),
+    (table, TABLE_EXAMPLES),
+    (figures, FIGURES_EXAMPLES),
+    (compare, COMPARE_EXAMPLES),
+    (report, REPORT_EXAMPLES),
+    (check, CHECK_EXAMPLES),
+):
+    app.command(epilog=_examples)(_command)
+app.add_typer(list_app, name="list")
+app.add_typer(data_app, name="data")
+
+
+def main() -> None:
+    """Entry point."""
+    app(prog_name="mlpip_bench")

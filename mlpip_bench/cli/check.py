@@ -1,0 +1,74 @@
+"""``check``: the conformance suite."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, get_args
+
+import typer
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from mlpip_bench import registry
+from mlpip_bench.cli.common import err, folded_table, out
+from mlpip_bench.cli.listing import loaded_plugins
+from mlpip_bench.testing import conformance
+from mlpip_bench.testing.checking import CheckResult, Status
+from mlpip_bench.utils.errors import UserError
+
+CHECK_EXAMPLES = "Examples:\n\npython -m mlpip_bench check versa maml\n\npython -m mlpip_bench check --all"
+
+
+def check(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Methods (see: list methods).")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All installed methods.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Each check also where several methods are checked.")] = (
+        False
+    ),
+) -> None:
+    """Check that methods keep what the comparison relies on; the conformance suite, see docs/conformance.md."""
+    if bool(names) == everything:
+        raise UserError(f"check takes names of methods, or --all; got {'both' if names else 'neither'}.")
+    if everything:
+        plugins, broken = loaded_plugins(registry.method_names(), registry.method)
+    else:
+        plugins, broken = {name: registry.method(name) for name in names or ()}, {}
+    for error in broken.values():
+        err.print(f"[bold red]failed:[/] {escape(error)}", highlight=False, soft_wrap=True)
+    failed, total = list(broken), len(plugins) + len(broken)
+    width = max(map(len, plugins), default=0)
+    for name, plugin in plugins.items():
+        with err.status(f"checking {name}"):
+            checked = conformance.check_method(plugin)
+        if any(result.status == "failed" for result in checked):
+            failed.append(name)
+        if verbose or total == 1:
+            out.print(_check_table(name, checked))
+            continue
+        out.print(f"{name:{width}}  {_counts(checked)}", markup=False, highlight=False, soft_wrap=True)
+        for line in conformance.failure_lines(checked):
+            out.print(Padding(Text(line), (0, 0, 0, 4)))
+    err.print(f"{total - len(failed)} of {total} methods pass" + (f"; failed: {', '.join(failed)}" if failed else ""))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _check_table(name: str, checked: list[CheckResult]) -> Table:
+    table = folded_table(name, "result", "what it protects, and what came")
+    for result in conformance.merged(checked):
+        colour = "red" if result.status == "failed" else "default"
+        text = "\n".join(part for part in (result.protects, result.detail) if part)
+        table.add_row(result.name.replace(", ", "\n"), f"[{colour}]{result.status}[/]", escape(text))
+    return table
+
+
+def _counts(checked: list[CheckResult]) -> str:
+    """How many checks came out how: ``22 passed, 2 expected failures``."""
+    counts = Counter(result.status for result in checked)
+    return ", ".join(
+        f"{counts[status]} {status}" + ("s" if status == "expected failure" and counts[status] > 1 else "")
+        for status in get_args(Status)
+        if counts[status]
+    )

@@ -1,0 +1,99 @@
+"""What commands share: consoles, options, and how tables are shown."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from mlpip_bench.records import published, store
+from mlpip_bench.records.record import Record
+from mlpip_bench.reporting.table import WideTable, to_latex, to_markdown, to_rich
+from mlpip_bench.reporting.tables.norms import norm_tables
+from mlpip_bench.reporting.tables.scores import wide_tables
+from mlpip_bench.reporting.tables.timing import timed, timing_tables
+from mlpip_bench.reporting.tables.writing import write_tables
+from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.locks import locked
+
+out = Console()
+err = Console(stderr=True)
+
+
+class TableFormat(StrEnum):
+    """How ``table`` prints."""
+
+    text = "text"
+    markdown = "markdown"
+    latex = "latex"
+    csv = "csv"
+
+
+def folder_name(text: str) -> Path:
+    """A folder as it was typed."""
+    if not str(text).strip():
+        raise UserError("--results needs the name of a folder; got an empty one. Use . for the current folder.")
+    return Path(text).expanduser()
+
+
+Results = Annotated[
+    Path,
+    typer.Option("--results", parser=folder_name, metavar="DIR", help="Folder of records, tables and checkpoints."),
+]
+
+DataRoot = Annotated[
+    Path | None, typer.Option(envvar="MLPIP_BENCH_DATA", help="Folder of real data sets (see: list data).")
+]
+
+
+def folded_table(*columns: str) -> Table:
+    """A table whose cells are folded, never cut."""
+    table = Table()
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def rewrite_tables(folder: Path) -> list[Record]:
+    """Write the tables of a folder's records, and return the records."""
+    with locked(folder / "locks" / "tables.lock", wait=True):  # or those of a run that read less might be the last
+        records = store.load_all(folder)
+        write_tables(records, folder)
+    return records
+
+
+def print_tables(records: list[Record], quoted: list[published.Published]) -> None:
+    """Print the tables of records, those of timing first."""
+    if timed(records):
+        print_wide(timing_tables(records))
+    numbers: dict[str, int] = {}
+    by_norm = norm_tables(records, numbers)
+    print_wide([*wide_tables(records, quoted, numbers), *by_norm])
+    norms = {(r.bench, r.method, r.config["norm"]) for r in records if any(score.way > 1 for score in r.scores)}
+    if not by_norm and len(norms) > len({(bench, method) for bench, method, _ in norms}):
+        err.print(
+            "what a norm owes to the other queries is shown with `--protocols accuracy,nll,one_at_a_time`",
+            markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
+
+
+def print_wide(shown: list[WideTable]) -> None:
+    """Print tables that fit the terminal."""
+    if shown:
+        out.print(to_rich(*shown, width=out.width, bold=out.color_system is not None))
+        out.print()
+
+
+def show_tables(shown: list[WideTable], format_: TableFormat) -> None:
+    """Print tables in a format."""
+    if format_ is TableFormat.csv:
+        raise UserError("pytest-benchmark's file is JSON already; --format csv is for records. Leave --format out.")
+    if format_ is TableFormat.text:
+        print_wide(shown)
+        return
+    render = to_markdown if format_ is TableFormat.markdown else to_latex
+    typer.echo("\n".join(map(render, shown)))

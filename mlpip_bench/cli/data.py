@@ -1,0 +1,65 @@
+"""``data``: data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mlpip_bench.cli import arguments
+from mlpip_bench.cli.common import DataRoot, err, folded_table, out
+from mlpip_bench.datasets import catalog, shapenet_render
+from mlpip_bench.utils.errors import UserError, unknown_name
+from mlpip_bench.utils.progress import ConsoleReporter
+
+data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
+
+
+@data_app.command("verify", epilog="Example:\n\npython -m mlpip_bench data verify --data-root ~/data")
+def verify(
+    data_root: DataRoot = None,
+    datasets: Annotated[str | None, typer.Option("--data", help="Only these data sets, with commas.")] = None,
+) -> None:
+    """Read data sets from their files, past the cache, and check that they are whole."""
+    table = folded_table("data set", "what", "status", "detail")
+    wanted = list(arguments.names(datasets))
+    if not wanted:
+        for row in catalog.describe(data_root):
+            if row.status == "not found":
+                table.add_row(row.source.key, "files", row.status, row.detail)
+            else:
+                wanted.append(row.source.key)
+    if not wanted:
+        raise UserError("no data set is found; pass --data-root or set MLPIP_BENCH_DATA (see: list data).")
+    failed = False
+    for name in wanted:
+        for check in catalog.verify(name, data_root):
+            table.add_row(name, check.what, check.status, check.detail)
+            failed |= check.status == "failed"
+    out.print(table)
+    if failed:
+        raise typer.Exit(2)
+
+
+@data_app.command(
+    "prepare",
+    epilog="Example:\n\npython -m mlpip_bench data prepare shapenet --from ~/ShapeNetCore.v2 --to ~/data/shapenet",
+)
+def prepare(
+    dataset: Annotated[str, typer.Argument(help="What to prepare: shapenet.")],
+    source: Annotated[Path, typer.Option("--from", metavar="DIR", help="Folder of the meshes, ShapeNetCore v2.")],
+    target: Annotated[
+        Path | None, typer.Option("--to", metavar="DIR", help="Folder of the views; left out, DATA-ROOT/shapenet.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Meshes rendered at once; left out, one a core.")] = None,
+    data_root: DataRoot = None,
+) -> None:
+    """Render meshes to the views that the benches read; the same command goes on where it was stopped."""
+    if dataset != "shapenet":
+        raise unknown_name("data set to prepare", dataset, ["shapenet"])
+    target = target or (data_root and data_root / "shapenet")
+    if target is None:
+        raise UserError("the views need a folder; pass --to, or --data-root (or MLPIP_BENCH_DATA) for its shapenet/.")
+    if shapenet_render.prepare(source.expanduser(), target.expanduser(), ConsoleReporter(err), jobs=jobs):
+        raise typer.Exit(1)
