@@ -61,7 +61,7 @@ def check_wheel(path: Path, root: Path) -> None:
     check(not any(name.startswith("tests/") for name in more), f"{path.name} has tests: {', '.join(more)}")
     strangers = [name for name in more if name.partition("/")[0] not in PACKAGES]
     check(not strangers, f"{path.name} has files outside {', '.join(PACKAGES)}: {', '.join(strangers)}")
-    check(any(name.endswith("/licenses/LICENSE") for name in metadata), f"{path.name} lacks the licence's text")
+    check(any(name.endswith("/licenses/LICENSE") for name in metadata), f"{path.name} lacks the license's text")
 
 
 def main(root: Path) -> None:

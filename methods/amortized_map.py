@@ -1,4 +1,4 @@
-"""Amortised MAP inference: Versa's amortisation network for the mean alone, with a prior on psi.
+"""Amortized MAP inference: Versa's amortization network for the mean alone, with a prior on psi.
 
 psi: weights and bias of a linear classifier, one vector per class, a point mass predicted from the
 class's mean feature (paper, section 4, "amortized MAP inference").
@@ -25,12 +25,12 @@ from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.nn.layers import mlp
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 @dataclass(frozen=True)
 class AmortizedMAPSettings:
-    """Settings of amortised MAP.
+    """Settings of amortized MAP.
 
     Attributes:
         prior_std: standard deviation of the prior of each coordinate of psi.
@@ -60,7 +60,7 @@ class AmortizedMAP(Method[Delta]):
         self.weight = mlp(features, features, features, features)
         self.bias = mlp(features, features, features, 1)
 
-    def amortize(self, support: Labelled) -> Posterior[Delta]:
+    def amortize(self, support: Labeled) -> Posterior[Delta]:
         """Weights and bias of each class from its mean feature."""
         features, statistics = self.extractor(support.x)
         means = support.class_means(features)

@@ -1,13 +1,13 @@
-"""Amortised variational inference: Versa's networks, trained on the evidence lower bound.
+"""Amortized variational inference: Versa's networks, trained on the evidence lower bound.
 
 psi: weights and bias of a linear classifier, one vector per class, or a generator's input in view
-reconstruction; q factorised Gaussian from the amortisation network.
+reconstruction; q factorized Gaussian from the amortization network.
 Reference: Gordon, Bronskill, Bauer, Nowozin & Turner, ICLR 2019, section 4 and the appendix on
 variational inference (there called amortized VI); Kingma & Welling, ICLR 2014.
 
 The paper leaves open, and here are settings: the prior, N(0, I); the KL, of weight 1 against the summed
 log-likelihood; D in training, the support set (``observed``). Differences: the loss is the negative
-bound per point of D, which Adam hardly tells from the sum; normalisation, networks and evaluation as
+bound per point of D, which Adam hardly tells from the sum; normalization, networks and evaluation as
 in this suite's Versa. In regression psi are the weights of the regression.
 """
 
@@ -23,7 +23,7 @@ from mlpip_bench.inference.gaussian import gaussian_model
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import elbo
 from mlpip_bench.inference.variational import GaussianPrior, VariationalSettings, observed_data
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 class AmortizedVI(Method[Normal]):
@@ -47,7 +47,7 @@ class AmortizedVI(Method[Normal]):
         self.model = gaussian_model(problem, dropout=settings.dropout)
         self.prior = GaussianPrior(learned=settings.learn_prior)
 
-    def amortize(self, support: Labelled) -> Posterior[Normal]:
+    def amortize(self, support: Labeled) -> Posterior[Normal]:
         """One forward pass: features, pooling, Gaussian (Eq. 5)."""
         features, statistics = self.model.features(support.x)
         return Posterior(self.model.posterior(features, support), statistics)

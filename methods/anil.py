@@ -22,7 +22,7 @@ from mlpip_bench.inference.gradient_steps import StepSettings
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.nn.backbones import FeatureExtractor
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 class ANIL(Method[Delta]):
@@ -36,14 +36,14 @@ class ANIL(Method[Delta]):
     Settings = StepSettings
     settings: StepSettings
     presets: ClassVar = {"paper": {"*": {"learning_rate": 1e-3, "iterations": 30_000}}}
-    xfail_checks: ClassVar = {"class_relabelling": "every class starts from its own learned row of the head"}
+    xfail_checks: ClassVar = {"class_relabeling": "every class starts from its own learned row of the head"}
 
     def __init__(self, problem: Problem, settings: StepSettings) -> None:
         super().__init__(problem, settings)
         self.extractor = FeatureExtractor(problem.extractor, problem.norm)
         self.head = nn.Parameter(torch.zeros(problem.way, problem.extractor.features + 1))
 
-    def amortize(self, support: Labelled) -> Posterior[Delta]:
+    def amortize(self, support: Labeled) -> Posterior[Delta]:
         """Gradient steps on the head, all tasks at once: their losses are summed and share no parameter."""
         features, statistics = self.extractor(support.x)
         keep_graph = self.training and torch.is_grad_enabled()

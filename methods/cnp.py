@@ -20,7 +20,7 @@ from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.nn.layers import mlp
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 class CNP(Method[Delta]):
@@ -36,7 +36,7 @@ class CNP(Method[Delta]):
         self.encoder = mlp(features, features, features)
         self.decoder = mlp(3 * features, features, features, 1, last_bias=False)
 
-    def amortize(self, support: Labelled) -> Posterior[Delta]:
+    def amortize(self, support: Labeled) -> Posterior[Delta]:
         """r_c, the mean over a class's points of their encoding."""
         features, statistics = self.extractor(support.x)
         return Posterior(Delta(support.class_means(self.encoder(features)), event_dim=2), statistics)

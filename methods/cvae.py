@@ -1,6 +1,6 @@
 """C-VAE: a conditional variational autoencoder of single views, the paper's baseline in view reconstruction.
 
-psi: the latent vector of an image whose label is the view's angle; q factorised Gaussian.
+psi: the latent vector of an image whose label is the view's angle; q factorized Gaussian.
 Reference: Kingma, Rezende, Mohamed & Welling, NIPS 2014 (model M2, labels given); Gordon et al., ICLR
 2019, section 5.3: architectures identical to Versa's, trained in batch mode.
 
@@ -23,7 +23,7 @@ from mlpip_bench.inference.gaussian import gaussian_model
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import elbo
 from mlpip_bench.inference.variational import BoundSettings, GaussianPrior
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class CVAE(Method[Normal]):
         self.model = gaussian_model(problem, dropout=False)
         self.prior = GaussianPrior(learned=False)
 
-    def amortize(self, support: Labelled) -> Posterior[Normal]:
+    def amortize(self, support: Labeled) -> Posterior[Normal]:
         """The latent's q, from the given views and their angles."""
         angles, _ = self.model.features(support.x)
         return Posterior(self.model.posterior(angles, support))
@@ -64,7 +64,7 @@ class CVAE(Method[Normal]):
     def loss(self, batch: TaskBatch) -> Tensor:
         """Negative evidence lower bound per view, each view a task by itself."""
         views = batch.merged
-        single = Labelled(views.x.flatten(0, 1).unsqueeze(1), views.y.flatten(0, 1).unsqueeze(1), views.way)
+        single = Labeled(views.x.flatten(0, 1).unsqueeze(1), views.y.flatten(0, 1).unsqueeze(1), views.way)
         angles, _ = self.model.features(single.x)
         psi = self.model.posterior(angles, single)
         conditional = self.model.predictive(angles, psi, self.settings.samples, fixed_noise=False)

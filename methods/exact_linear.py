@@ -18,7 +18,7 @@ from mlpip_bench.inference.conjugate import conjugate_posterior, with_bias
 from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.nn.backbones import FeatureExtractor
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 class ExactLinear(Method[MultivariateNormal]):
@@ -36,7 +36,7 @@ class ExactLinear(Method[MultivariateNormal]):
             raise ValueError("exact linear regression needs the standard deviation of the noise")
         self.noise_variance = problem.noise_std**2
 
-    def amortize(self, support: Labelled) -> Posterior[MultivariateNormal]:
+    def amortize(self, support: Labeled) -> Posterior[MultivariateNormal]:
         """N(psi; m, S) of Eq. 3.50 and 3.51."""
         features, statistics = self.extractor(support.x)
         return Posterior(conjugate_posterior(with_bias(features), support.y, self.noise_variance), statistics)

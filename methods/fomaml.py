@@ -18,7 +18,7 @@ from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.gradient_steps import AdaptedClassifier, StepSettings
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 class FOMAML(Method[Delta]):
@@ -32,7 +32,7 @@ class FOMAML(Method[Delta]):
     settings: StepSettings
     presets: ClassVar = {"paper": {"*": {"learning_rate": 1e-3, "iterations": 60_000}}}
     xfail_checks: ClassVar = {
-        "class_relabelling": "every class starts from its own learned row of the head",
+        "class_relabeling": "every class starts from its own learned row of the head",
         "gradient": "the gradient leaves the second derivatives out, by design",
     }
 
@@ -40,7 +40,7 @@ class FOMAML(Method[Delta]):
         super().__init__(problem, settings)
         self.network = AdaptedClassifier(problem)
 
-    def amortize(self, support: Labelled) -> Posterior[Delta]:
+    def amortize(self, support: Labeled) -> Posterior[Delta]:
         """psi* after gradient steps on each task's support loss (Eq. 6), and its support statistics."""
         return self.network.adapt(support, self.settings.rates(training=self.training), first_order=True)
 

@@ -1,4 +1,4 @@
-"""MAML: a few gradient steps from a learned initialisation, as semi-amortised inference.
+"""MAML: a few gradient steps from a learned initialization, as semi-amortized inference.
 
 psi: all parameters of extractor and classifier, a point mass at the adapted values (paper, Eq. 6).
 Reference: Finn, Abbeel & Levine, ICML 2017.
@@ -6,7 +6,7 @@ Reference: Finn, Abbeel & Levine, ICML 2017.
 Differences from their paper: the inner loss is a mean and its rate is stated for a mean (their code
 sums over classes, so its 0.4 at 5-way is 2.0 for a mean); the network is the bench's extractor for all
 methods alike, whose 256 features make longer steps than their 64, so the quick preset has a smaller
-rate; the head starts at zero; scale and shift of the normalisation adapt too; one fixed number of test
+rate; the head starts at zero; scale and shift of the normalization adapt too; one fixed number of test
 steps. Test tasks with more classes than the training way start the further classes from the mean of
 the learned rows.
 """
@@ -24,7 +24,7 @@ from mlpip_bench.inference.gradient_steps import AdaptedClassifier, StepSettings
 from mlpip_bench.inference.inner_loop import InnerEngine
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ class MAML(Method[Delta]):
             "mini": {"tasks_per_batch": 4, "inner_rate": 0.05, "train_steps": 5, "test_steps": 10},
         },
     }
-    xfail_checks: ClassVar = {"class_relabelling": "every class starts from its own learned row of the head"}
+    xfail_checks: ClassVar = {"class_relabeling": "every class starts from its own learned row of the head"}
 
     def __init__(self, problem: Problem, settings: MAMLSettings) -> None:
         super().__init__(problem, settings)
         self.network = AdaptedClassifier(problem)
 
-    def amortize(self, support: Labelled) -> Posterior[Delta]:
+    def amortize(self, support: Labeled) -> Posterior[Delta]:
         """psi* after gradient steps on each task's support loss (Eq. 6), and its support statistics."""
         settings = self.settings
         rates = settings.rates(training=self.training)

@@ -22,7 +22,7 @@ from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.nn.backbones import FeatureExtractor
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class MatchingNets(Method[Delta]):
         super().__init__(problem, settings)
         self.extractor = FeatureExtractor(problem.extractor, problem.norm)
 
-    def amortize(self, support: Labelled) -> Posterior[Delta]:
+    def amortize(self, support: Labeled) -> Posterior[Delta]:
         """Each support point's unit embedding, then its label in one-hot form."""
         features, statistics = self.extractor(support.x)
         psi = torch.cat([normalize(features, dim=-1), support.one_hot], -1)

@@ -21,7 +21,7 @@ from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.gaussian import view_likelihood
 from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 class MeanView(Method[Delta]):
@@ -46,12 +46,12 @@ class MeanView(Method[Delta]):
         turn = torch.atan2(x[..., -2], x[..., -1]) / (2 * torch.pi)
         return (turn * VIEWS).round().long() % VIEWS
 
-    def amortize(self, support: Labelled) -> Posterior[Delta]:
+    def amortize(self, support: Labeled) -> Posterior[Delta]:
         """No parameters of a task: an empty vector."""
         return Posterior(Delta(support.x.new_zeros(support.tasks, 0), event_dim=1))
 
     def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:  # noqa: ARG002
-        """The mean image of each query's angle; grey where none was seen yet."""
+        """The mean image of each query's angle; gray where none was seen yet."""
         bins = self._bin(query_x)
         count = self.count[bins][..., None, None, None]
         images = torch.where(count > 0, self.total[bins] / count.clamp(min=1), 0.5).to(query_x.dtype)

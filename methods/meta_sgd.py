@@ -5,7 +5,7 @@ a learned eta).
 Reference: Li, Zhou, Chen & Li, arXiv:1707.09835, 2017.
 
 Differences from their paper: all rates start at one value, ``inner_rate``, instead of at random ones;
-network, head and normalisation as in maml. Several steps share their rates; the paper takes one step.
+network, head and normalization as in maml. Several steps share their rates; the paper takes one step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.gradient_steps import AdaptedClassifier, StepCounts
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class MetaSGD(Method[Delta]):
     Settings = MetaSGDSettings
     settings: MetaSGDSettings
     presets: ClassVar = {"paper": {"*": {"learning_rate": 1e-3, "iterations": 60_000}}}
-    xfail_checks: ClassVar = {"class_relabelling": "every class starts from its own learned row of the head"}
+    xfail_checks: ClassVar = {"class_relabeling": "every class starts from its own learned row of the head"}
 
     def __init__(self, problem: Problem, settings: MetaSGDSettings) -> None:
         super().__init__(problem, settings)
         self.network = AdaptedClassifier(problem)
         self.rates = nn.ParameterList(torch.full_like(p, settings.inner_rate) for p in self.network.parameters())
 
-    def amortize(self, support: Labelled) -> Posterior[Delta]:
+    def amortize(self, support: Labeled) -> Posterior[Delta]:
         """psi* = psi_0 - rate * gradient, elementwise, for each task (their Eq. 3)."""
         names = [name for name, _ in self.network.named_parameters()]
         rates = self.network.for_way(dict(zip(names, self.rates, strict=True)), support.way)

@@ -1,7 +1,7 @@
 """Nearest view: a copy of the given view whose angle is nearest to the one that is asked for.
 
 psi: the given views and their angles. A trivial reference of view reconstruction: nothing is learned.
-Reference: Cover & Hart, IEEE Transactions on Information Theory 1967 (the nearest neighbour, here in angle).
+Reference: Cover & Hart, IEEE Transactions on Information Theory 1967 (the nearest neighbor, here in angle).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.gaussian import view_likelihood
 from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.inference.objectives import mlpip_loss
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 class NearestView(Method[Delta]):
@@ -25,7 +25,7 @@ class NearestView(Method[Delta]):
     handles = ("reconstruction",)
     default_for = ("views",)
 
-    def amortize(self, support: Labelled) -> Posterior[Delta]:
+    def amortize(self, support: Labeled) -> Posterior[Delta]:
         """Each given view with its sine and cosine, the last two coordinates of x, behind its pixels."""
         return Posterior(Delta(torch.cat([support.y.flatten(2), support.x[..., -2:]], -1), event_dim=2))
 

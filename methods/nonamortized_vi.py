@@ -1,6 +1,6 @@
-"""Non-amortised variational inference: a Gaussian of its own for each task, fitted by gradient ascent.
+"""Non-amortized variational inference: a Gaussian of its own for each task, fitted by gradient ascent.
 
-psi: weights and bias of a linear classifier, one vector per class, q factorised Gaussian with local
+psi: weights and bias of a linear classifier, one vector per class, q factorized Gaussian with local
 parameters (mean, log-variance).
 Reference: Gordon, Bronskill, Bauer, Nowozin & Turner, ICLR 2019, section 4 and the appendix on
 variational inference (there called non-amortized VI).
@@ -30,12 +30,12 @@ from mlpip_bench.inference.objectives import elbo
 from mlpip_bench.inference.variational import GaussianPrior, VariationalSettings, observed_data
 from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.nn.layers import std_from_log_variance
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 @dataclass(frozen=True)
 class NonAmortizedVISettings(VariationalSettings, StepCounts):
-    """Settings of non-amortised variational inference, beyond those of variational inference.
+    """Settings of non-amortized variational inference, beyond those of variational inference.
 
     Attributes:
         train_steps, test_steps: steps of the fit of a task while training and at evaluation.
@@ -54,7 +54,7 @@ class NonAmortizedVISettings(VariationalSettings, StepCounts):
 
 
 class NonAmortizedVI(Method[Normal]):
-    """Free-form Gaussian posteriors, optimised at test time."""
+    """Free-form Gaussian posteriors, optimized at test time."""
 
     reference = "Gordon et al. 2019, Meta-Learning Probabilistic Inference for Prediction (ICLR), section 4"
     psi = "Gaussian over the weights and bias of a linear classifier, fitted anew for each task"
@@ -75,12 +75,12 @@ class NonAmortizedVI(Method[Normal]):
         self.extractor = FeatureExtractor(problem.extractor, problem.norm, dropout=settings.dropout)
         self.prior = GaussianPrior(learned=settings.learn_prior)
 
-    def amortize(self, support: Labelled) -> Posterior[Normal]:
+    def amortize(self, support: Labeled) -> Posterior[Normal]:
         """Gradient ascent on each task's own bound, with the features of its support set kept."""
         features, statistics = self.extractor(support.x)
         return Posterior(self._fit(features.detach(), support), statistics)
 
-    def _fit(self, features: Tensor, data: Labelled) -> Normal:
+    def _fit(self, features: Tensor, data: Labeled) -> Normal:
         steps = self.settings.train_steps if self.training else self.settings.test_steps
         zeros = features.new_zeros(data.tasks, data.way, features.shape[-1] + 1)
         with torch.enable_grad():
@@ -94,7 +94,7 @@ class NonAmortizedVI(Method[Normal]):
                 adam.step()
         return Normal(mean.detach(), std_from_log_variance(log_variance.detach()), validate_args=False)
 
-    def _bound(self, features: Tensor, data: Labelled, psi: Normal) -> Tensor:
+    def _bound(self, features: Tensor, data: Labeled, psi: Normal) -> Tensor:
         return elbo(self._conditional(features, psi), data, psi, self.prior(psi.mean), self.settings.beta)
 
     def _conditional(self, features: Tensor, psi: Normal) -> MonteCarloMixture:
@@ -104,7 +104,7 @@ class NonAmortizedVI(Method[Normal]):
         )
 
     def predictive(self, q: Posterior[Normal], query_x: Tensor) -> Distribution:
-        """Mixture over L samples of the Gaussian outputs (local reparameterisation)."""
+        """Mixture over L samples of the Gaussian outputs (local reparameterization)."""
         features, _ = self.extractor(query_x, q.support)
         return self._conditional(features, q.psi)
 

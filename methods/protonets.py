@@ -23,7 +23,7 @@ from mlpip_bench.inference.distributions import Delta, linear_outputs
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.nn.backbones import FeatureExtractor
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ProtoNets(Method[Delta]):
         super().__init__(problem, settings)
         self.extractor = FeatureExtractor(problem.extractor, problem.norm)
 
-    def amortize(self, support: Labelled) -> Posterior[Delta]:
+    def amortize(self, support: Labeled) -> Posterior[Delta]:
         """Class means mu_c, and the bias that completes the square (Eq. 7)."""
         features, statistics = self.extractor(support.x)
         means = support.class_means(features)

@@ -20,7 +20,7 @@ from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.nn.layers import mlp
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 class RelationNets(Method[Delta]):
@@ -35,7 +35,7 @@ class RelationNets(Method[Delta]):
         self.extractor = FeatureExtractor(problem.extractor, problem.norm)
         self.relation = mlp(2 * features, features, 1, last_bias=False)
 
-    def amortize(self, support: Labelled) -> Posterior[Delta]:
+    def amortize(self, support: Labeled) -> Posterior[Delta]:
         """Class means."""
         features, statistics = self.extractor(support.x)
         return Posterior(Delta(support.class_means(features), event_dim=2), statistics)

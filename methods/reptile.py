@@ -1,4 +1,4 @@
-"""Reptile: psi_0 moves towards the parameters that gradient steps on a whole task lead to.
+"""Reptile: psi_0 moves toward the parameters that gradient steps on a whole task lead to.
 
 psi: all parameters of extractor and classifier, a point mass at the adapted values (paper, Eq. 6).
 Reference: Nichol, Achiam & Schulman, On First-Order Meta-Learning Algorithms, arXiv:1803.02999, 2018.
@@ -7,7 +7,7 @@ In training a task is not split: the steps are taken on all its images. The oute
 psi*, given to Adam as their section 2 suggests; the loss has that gradient, and for its value the
 log-loss of the task's queries after the steps. Differences from their paper: the inner steps are plain
 gradient descent on all images of the task, where theirs are Adam steps on mini-batches; way and shot
-of training are those of the test; network, head and normalisation as in maml.
+of training are those of the test; network, head and normalization as in maml.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.gradient_steps import AdaptedClassifier, StepSettings
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Reptile(Method[Delta]):
     settings: ReptileSettings
     presets: ClassVar = {"paper": {"*": {"learning_rate": 1e-3, "iterations": 100_000}}}
     xfail_checks: ClassVar = {
-        "class_relabelling": "every class starts from its own learned row of the head",
+        "class_relabeling": "every class starts from its own learned row of the head",
         "gradient": "the update psi_0 - psi* is no gradient of the loss, by design",
         "loss_mean_over_points": "its training steps use the queries too, so asking them twice moves psi*",
     }
@@ -57,7 +57,7 @@ class Reptile(Method[Delta]):
         super().__init__(problem, settings)
         self.network = AdaptedClassifier(problem)
 
-    def amortize(self, support: Labelled) -> Posterior[Delta]:
+    def amortize(self, support: Labeled) -> Posterior[Delta]:
         """psi* after gradient steps on each task's support loss (Eq. 6), and its support statistics."""
         return self.network.adapt(support, self.settings.rates(training=self.training), first_order=True)
 

@@ -1,12 +1,12 @@
-"""Versa: amortised Gaussian posterior, trained on predictive log-loss.
+"""Versa: amortized Gaussian posterior, trained on predictive log-loss.
 
 psi: weights and bias of a softmax classifier, one vector per class; the weights of a regression; or, in
-view reconstruction, the vector that a generator turns into an object's views. q is a factorised Gaussian.
+view reconstruction, the vector that a generator turns into an object's views. q is a factorized Gaussian.
 Reference: Gordon, Bronskill, Bauer, Nowozin & Turner, ICLR 2019; Eq. 4 (objective), Eq. 5
-(context-independent amortisation), section 5.1 (toy), section 5.3 (views), appendices D and E (networks).
+(context-independent amortization), section 5.1 (toy), section 5.3 (views), appendices D and E (networks).
 
-Differences from the paper: normalisation is the suite's ``norm`` setting (the reference code is
-transductive); amortisation nets as in the reference code, four of them and with the bias;
+Differences from the paper: normalization is the suite's ``norm`` setting (the reference code is
+transductive); amortization nets as in the reference code, four of them and with the bias;
 log-variances are clamped; evaluation uses more samples than training, and fixed ones. In regression q is
 linear in the data's sum (section 5.1), and the toy benches train on the closed form of Eq. 3 unless
 ``samples`` says otherwise, since the paper's L is not known. In view reconstruction L = 1, as in the paper,
@@ -25,7 +25,7 @@ from mlpip_bench.inference.budgets import PAPER_BUDGETS
 from mlpip_bench.inference.gaussian import gaussian_model
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.utils.errors import UserError
 
 
@@ -53,7 +53,7 @@ _SAMPLES = {"toy": _EXACT, "toyfresh": _EXACT, "views": {"samples": 1, "eval_sam
 
 
 class Versa(Method[Normal]):
-    """Amortisation network from the pooled support set to a Gaussian over psi."""
+    """Amortization network from the pooled support set to a Gaussian over psi."""
 
     reference = "Gordon et al. 2019, Meta-Learning Probabilistic Inference for Prediction (ICLR)"
     psi = "Gaussian over the weights and bias of a linear classifier, or over a generator's input"
@@ -76,7 +76,7 @@ class Versa(Method[Normal]):
             )
         self.model = gaussian_model(problem, dropout=settings.dropout)
 
-    def amortize(self, support: Labelled) -> Posterior[Normal]:
+    def amortize(self, support: Labeled) -> Posterior[Normal]:
         """One forward pass: features, pooling, Gaussian (Eq. 5)."""
         features, statistics = self.model.features(support.x)
         return Posterior(self.model.posterior(features, support), statistics)

@@ -29,5 +29,5 @@ class Calibration(EvalProtocol):
         probs = torch.cat([predictive.probs for predictive, _ in evaluation.predictions])  # type: ignore[attr-defined]
         y = torch.cat([y for _, y in evaluation.predictions])
         pooled = Categorical(probs, validate_args=False)
-        ece = evaluation.labelled(ECE, score(ECE, [(pooled, y)]), detail=reliability(pooled, y))
+        ece = evaluation.labeled(ECE, score(ECE, [(pooled, y)]), detail=reliability(pooled, y))
         return [ece, *evaluation.scores((BRIER,))]

@@ -51,7 +51,7 @@ class ContextIndependence(EvalProtocol):
         classes = stream.classes(0, evaluation.tasks)
         detail = {"weights": tuple(weights.flatten().tolist()), "classes": tuple(classes.flatten().double().tolist())}
         per_task = within_class_share(weights, classes)
-        return [evaluation.labelled(WITHIN_CLASS_SHARE, per_task.tolist(), detail=detail)]
+        return [evaluation.labeled(WITHIN_CLASS_SHARE, per_task.tolist(), detail=detail)]
 
 
 def within_class_share(weights: Tensor, classes: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from mlpip_bench.evaluation.metrics import Metric
 from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
 from mlpip_bench.inference.conjugate import conjugate_posterior, with_bias
 from mlpip_bench.records.record import Scores
-from mlpip_bench.utils.errors import CellError
+from mlpip_bench.utils.errors import TrialError
 
 KL = Metric("kl", "nats", "lower")
 """KL(p || q) of the exact posterior p from q, over all coordinates of psi."""
@@ -62,7 +62,7 @@ class PosteriorRecovery(EvalProtocol):
             shown = {"true_mean": truth.mean, "true_std": true_std, "q_mean": q.mean, "q_std": std}
             detail = {name: _numbers(t[:SHOWN]) for name, t in (shown | {"observations": support.y}).items()}
         return [
-            evaluation.labelled(metric, _numbers(per_task), detail=detail if metric is KL else None)
+            evaluation.labeled(metric, _numbers(per_task), detail=detail if metric is KL else None)
             for metric, per_task in scores.items()
         ]
 
@@ -81,4 +81,4 @@ def _multivariate(psi: Distribution, name: str) -> MultivariateNormal:
     if isinstance(psi, Normal):
         mean, std = psi.mean.flatten(1).double(), psi.stddev.flatten(1).double()
         return MultivariateNormal(mean, scale_tril=torch.diag_embed(std), validate_args=False)
-    raise CellError(f"posterior recovery needs a Gaussian q(psi | D); {name}'s is a {type(psi).__name__}.")
+    raise TrialError(f"posterior recovery needs a Gaussian q(psi | D); {name}'s is a {type(psi).__name__}.")

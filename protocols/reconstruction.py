@@ -45,7 +45,7 @@ class Reconstruction(EvalProtocol):
         scores += evaluation.scores(self.metrics, _unseen(predictions, given), {"views": "unseen"})
         images, truth = (torch.cat(parts)[:SHOWN, ::EVERY] for parts in zip(*_images(predictions), strict=True))
         detail = {"images": _png(images), "truth": _png(truth), "given": _png(support.y[:SHOWN])}
-        mse = evaluation.labelled(MSE, scores[0].per_task, detail=detail)
+        mse = evaluation.labeled(MSE, scores[0].per_task, detail=detail)
         return [mse, *scores[1:]]
 
 
@@ -64,7 +64,7 @@ def _unseen(predictions: Predictions, given: Tensor) -> Predictions:
 
 
 def _png(images: Tensor) -> str:
-    """A grid of grey images, a row an object, as a PNG file in base64."""
+    """A grid of gray images, a row an object, as a PNG file in base64."""
     objects, views, _, height, width = images.shape
     pixels = (images.clamp(0, 1) * 255).round().byte().cpu().permute(0, 3, 1, 4, 2)
     buffer = io.BytesIO()

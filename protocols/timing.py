@@ -26,9 +26,9 @@ from torch.distributions import Distribution
 from mlpip_bench.evaluation.metrics import Metric
 from mlpip_bench.evaluation.protocol import Contender, SideBySideProtocol, scores_of
 from mlpip_bench.records.record import Scores
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.training.loop import adam, descend
-from mlpip_bench.utils.errors import CellError, one_line
+from mlpip_bench.utils.errors import TrialError, one_line
 from mlpip_bench.utils.progress import Reporter
 from mlpip_bench.utils.seeding import seed_from
 from mlpip_bench.utils.timers import Stopwatch, peak_bytes
@@ -83,7 +83,7 @@ def _attempt(job: _Job, work: Callable[[], None]) -> None:
     try:
         work()
     except Exception as error:  # whatever a plugin raises
-        raise CellError(
+        raise TrialError(
             f"{job.contender.title} failed while it was timed: {one_line(error)}. Leave it out to time the others."
         ) from error
 
@@ -105,7 +105,7 @@ class _Tasks:
         starts = range(0, self._resident.support.tasks - size + 1, size)
         for start in itertools.islice(itertools.cycle(starts), number):
             parts = (self._resident.support, self._resident.query)
-            yield TaskBatch(*(Labelled(p.x[start : start + size], p.y[start : start + size], p.way) for p in parts))
+            yield TaskBatch(*(Labeled(p.x[start : start + size], p.y[start : start + size], p.way) for p in parts))
 
     def drawn(self, size: int, number: int) -> Iterator[TaskBatch]:
         """The same, drawn and brought to the device one by one."""

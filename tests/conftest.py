@@ -7,7 +7,7 @@ import pytest
 
 os.environ.pop("COLUMNS", None)  # which pytest-xdist sets, and which would fix the width of consoles for good
 REPOSITORY = Path(__file__).resolve().parents[1]
-_DRILL = "drill: "  # what the names of their figures begin with
+_FAULT = "fault: "  # what the names of their figures begin with
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -31,18 +31,18 @@ def data_root() -> Path:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The figures of the drills, which stand here since pytest-xdist reads no other conftest where it sums up."""
+    """The figures of fault injection; here, since pytest-xdist reads no other conftest where it sums up."""
     counts: Counter[str] = Counter()
     texts: dict[str, str] = {}
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties if report.when == "call" else ():
-            if name.startswith(_DRILL):
+            if name.startswith(_FAULT):
                 if isinstance(value, int):
-                    counts[name.removeprefix(_DRILL)] += value
+                    counts[name.removeprefix(_FAULT)] += value
                 else:
-                    texts[name.removeprefix(_DRILL)] = value
+                    texts[name.removeprefix(_FAULT)] = value
     if not (counts or texts):
         return
-    terminalreporter.section("drills")
+    terminalreporter.section("fault injection")
     for name, figure in [*counts.items(), *sorted(texts.items())]:
         terminalreporter.write_line(f"{name}: {figure}")

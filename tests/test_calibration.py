@@ -14,7 +14,7 @@ from torch.distributions import Categorical
 from mlpip_bench.evaluation.metrics import BRIER, ECE, reliability
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.tasks.batch import TaskShape
-from mlpip_bench.utils.errors import CellError
+from mlpip_bench.utils.errors import TrialError
 from protocols.calibration import Calibration
 
 
@@ -191,5 +191,5 @@ def test_the_protocol_pools_all_tasks_however_they_were_batched():
 
 def test_predictions_that_are_not_finite_are_an_error():
     nan = Categorical(torch.full((2, 3, 5), math.nan), validate_args=False)
-    with pytest.raises(CellError, match="ece is nan on task 0"):
+    with pytest.raises(TrialError, match="ece is nan on task 0"):
         Calibration().measure(evaluation([(nan, torch.zeros(2, 3, dtype=torch.long))]))

@@ -191,7 +191,7 @@ def test_no_results_to_show(tmp_path):
     assert "run" in result.output
 
 
-def test_a_loss_that_is_not_finite_stops_its_cell_only(tmp_path, monkeypatch):
+def test_a_loss_that_is_not_finite_stops_its_trial_only(tmp_path, monkeypatch):
     plugin = registry.method("versa")
     honest = plugin.loss
     monkeypatch.setattr(plugin, "loss", lambda self, batch: honest(self, batch) * float("nan"))
@@ -213,7 +213,7 @@ def test_a_loss_that_is_not_finite_stops_its_cell_only(tmp_path, monkeypatch):
     assert not list((tmp_path / "failures").rglob("*.json"))
 
 
-def test_a_plugin_that_raises_fails_its_cell_only(tmp_path, monkeypatch):
+def test_a_plugin_that_raises_fails_its_trial_only(tmp_path, monkeypatch):
     plugin = registry.method("versa")
     monkeypatch.setattr(plugin, "loss", lambda self, batch: {}["missing"])
     result = run(tmp_path, methods="versa,protonets")

@@ -139,7 +139,7 @@ def test_near_all_and_near_nothing_the_scales_spread_what_would_fall_together() 
     assert 0 < nll.get_ylim()[0] <= 0.01
 
 
-def test_the_papers_numbers_stand_grey_and_hollow_beside_the_same_method_and_bench() -> None:
+def test_the_papers_numbers_stand_gray_and_hollow_beside_the_same_method_and_bench() -> None:
     records = [record(method="versa"), record(method="versa", norm="transductive"), record(method="alpha")]
     figure = drawn(comparison.scores(records))
     (axes,) = figure.axes
@@ -183,7 +183,7 @@ def curve(*accuracies: float) -> list[dict[str, float]]:
     return [{"iteration": 50 * i, "loss": 9.0, "accuracy": a} for i, a in enumerate(accuracies, 1)]
 
 
-def test_a_curve_is_validation_against_tasks_seen_once_a_cell() -> None:
+def test_a_curve_is_validation_against_tasks_seen_once_a_trial() -> None:
     records = [record(history=HISTORY, protocol=p, queries=q) for p, q in (("accuracy", 15), ("nll", 15), ("nll", 1))]
     figure = drawn(comparison.learning(records))
     (axes,) = figure.axes
@@ -207,7 +207,7 @@ def test_seeds_are_a_mean_in_a_band_of_their_range() -> None:
     assert figure.legends[0].get_title().get_text() == "band: range of the seeds"
 
 
-def test_metrics_have_panels_and_configurations_lines_that_differ_without_colour() -> None:
+def test_metrics_have_panels_and_configurations_lines_that_differ_without_color() -> None:
     def both(start: float) -> list[dict[str, float]]:
         return [{**entry, "nll": start + i} for i, entry in enumerate(HISTORY)]
 

@@ -90,7 +90,7 @@ def test_an_exact_method_without_parameters_conforms_and_what_does_not_apply_is_
     results = check_method(Exact)
     assert [r.name for r in results] == list(CHECKS)
     assert {r.name for r in results if r.status == "not applicable"} == {
-        "class_relabelling",
+        "class_relabeling",
         "unequal_shots",
         "every_parameter",
         "gradient",
@@ -98,7 +98,7 @@ def test_an_exact_method_without_parameters_conforms_and_what_does_not_apply_is_
     assert {r.status for r in results} == {"passed", "not applicable"}, results
     by_name = {r.name: r for r in results}
     assert by_name["every_parameter"].detail == "no parameters"
-    assert by_name["class_relabelling"].detail == "only for classification"
+    assert by_name["class_relabeling"].detail == "only for classification"
     assert all(r.protects == CHECKS[r.name].protects for r in results)
 
 

@@ -166,8 +166,8 @@ def test_the_images_are_what_pillow_makes_of_the_pngs(small_zip: Path) -> None:
                 for filter_ in (Image.Resampling.NEAREST, Image.Resampling.LANCZOS):
                     small = np.asarray(turned.resize((28, 28), filter_))
                     np.testing.assert_array_equal(ours["nearest"][row][6, 0], np.where(small, 0, 255))
-            grey = np.asarray(image.convert("L").resize((28, 28), Image.Resampling.LANCZOS))
-            np.testing.assert_array_equal(ours["antialias"][class_name][6, 0], 255 - grey)
+            gray = np.asarray(image.convert("L").resize((28, 28), Image.Resampling.LANCZOS))
+            np.testing.assert_array_equal(ours["antialias"][class_name][6, 0], 255 - gray)
 
 
 def test_ink_is_255_and_rare(real: ImageDataset) -> None:

@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 
 
 def to_camera(points: Array, azimuth_degrees: float) -> Array:
-    """Right, up and towards the camera: the object is turned to the camera, which is then raised by 30 degrees."""
+    """Right, up and toward the camera: the object is turned to the camera, which is then raised by 30 degrees."""
     a, e = np.deg2rad(azimuth_degrees), np.deg2rad(30)
     x, y, z = np.moveaxis(points, -1, 0)
     ahead, right = np.cos(a) * x + np.sin(a) * y, np.cos(a) * y - np.sin(a) * x
@@ -57,7 +57,7 @@ def surface(primitive: Primitive) -> Array:
         tilt = np.linspace(0, np.pi, 101)[:, None]
         circle = np.stack([np.sin(tilt) * np.cos(angle), np.sin(tilt) * np.sin(angle), np.cos(tilt) + 0 * angle], -1)
         local = circle.reshape(-1, 3)
-    return np.asarray(primitive.centre + local @ primitive.axes.T, dtype=np.float64)
+    return np.asarray(primitive.center + local @ primitive.axes.T, dtype=np.float64)
 
 
 def black(primitive: Primitive) -> Primitive:
@@ -111,8 +111,8 @@ def test_silhouettes_are_the_hulls_of_projected_surfaces(primitive: Primitive) -
 def test_a_sphere_is_shaded_as_its_closed_form_says() -> None:
     right, up = rays()
     radius, light = 0.4, np.array([-0.48, 0.6, 0.64])
-    towards = np.sqrt(np.maximum(radius**2 - right**2 - up**2, 0))
-    cosine = (right * light[0] + up * light[1] + towards * light[2]) / radius
+    toward = np.sqrt(np.maximum(radius**2 - right**2 - up**2, 0))
+    cosine = (right * light[0] + up * light[1] + toward * light[2]) / radius
     lit = 0.7 * (solids.AMBIENT + (1 - solids.AMBIENT) * np.maximum(cosine, 0))
     expected = to_pixels(np.where(right**2 + up**2 <= radius**2, lit, 1.0))
     for view in render([ball((0, 0, 0), (0.8, 0.8, 0.8), 0.7)], [0, 50, 180]):
@@ -162,7 +162,7 @@ def test_the_nearest_surface_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
     def inside(primitive: Primitive, points: Array) -> NDArray[np.bool_]:
-        x, y, z = np.moveaxis((points - primitive.centre) @ np.linalg.inv(primitive.axes).T, -1, 0)
+        x, y, z = np.moveaxis((points - primitive.center) @ np.linalg.inv(primitive.axes).T, -1, 0)
         if primitive.kind == "ball":
             return np.asarray(x**2 + y**2 + z**2 <= 1)
         wide, deep = (1 + (top - 1) * (z + 1) / 2 for top in primitive.top)
@@ -189,7 +189,7 @@ def test_turning_an_object_is_moving_the_camera_back(category: str) -> None:
     parts = solid(f"{category}/0003")
     cos, sin = np.cos(np.deg2rad(10)), np.sin(np.deg2rad(10))
     turn = np.array([[cos, -sin, 0], [sin, cos, 0], [0, 0, 1]])
-    turned = [replace(part, centre=turn @ part.centre, axes=turn @ part.axes) for part in parts]
+    turned = [replace(part, center=turn @ part.center, axes=turn @ part.axes) for part in parts]
     still = render(parts, AZIMUTHS)
     off = np.abs(np.roll(still, 1, axis=0).astype(float) - render(turned, AZIMUTHS))
     assert np.mean(off > 1) < 1e-3

@@ -178,17 +178,17 @@ def test_the_papers_categories() -> None:
     assert sorted(shapenet.SYNSETS) == paper.split()
 
 
-def test_size_colour_and_transparency(folder: Path) -> None:
+def test_size_color_and_transparency(folder: Path) -> None:
     rng = np.random.default_rng(1)
-    grey = Image.fromarray(rng.integers(0, 256, (128, 128), np.uint8))
+    gray = Image.fromarray(rng.integers(0, 256, (128, 128), np.uint8))
     half = np.zeros((64, 64, 4), np.uint8)
     half[:, 32:] = (10, 20, 30, 255)
     palette = Image.new("P", (40, 40), 1)
     palette.putpalette([0, 0, 0, 255, 0, 0])
     pictures = [
-        grey,
-        grey.convert("RGB"),
-        Image.merge("RGBA", [grey, grey, grey, Image.new("L", grey.size, 255)]),
+        gray,
+        gray.convert("RGB"),
+        Image.merge("RGBA", [gray, gray, gray, Image.new("L", gray.size, 255)]),
         Image.fromarray(half),
         Image.new("RGBA", (32, 32), (0, 0, 0, 51)),
         Image.new("LA", (16, 16), (100, 0)),
@@ -206,7 +206,7 @@ def test_size_colour_and_transparency(folder: Path) -> None:
     x = (np.arange(128) + 0.5)[None] / 4 - (np.arange(32) + 0.5)[:, None]
     weights = np.where(np.abs(x) < 3, np.sinc(x) * np.sinc(x / 3), 0)
     weights /= weights.sum(axis=1, keepdims=True)
-    expected = np.clip(weights @ np.asarray(grey).astype(float) @ weights.T, 0, 255)
+    expected = np.clip(weights @ np.asarray(gray).astype(float) @ weights.T, 0, 255)
     assert np.abs(views[0] - expected).max() < 2
 
     dark = round(0.299 * 10 + 0.587 * 20 + 0.114 * 30)

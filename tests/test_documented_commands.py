@@ -46,15 +46,15 @@ ELSEWHERE = {
     "--device cuda --ray auto --results /shared/results'": CLOUD,
     "ray down cluster.yaml": CLOUD,
     "python -m mlpip_bench run --methods versa,maml --bench omni5w1s --seeds 0,1,2,3 --ray local": (
-        "tests/drills/test_executors.py runs cells on a Ray cluster"
+        "tests/faults/test_executors.py runs trials on a Ray cluster"
     ),
     "pytest -m 'not slow' -n auto": "part of tox -e tests",
-    "pytest tests/drills": "part of tox -e tests",
-    "pytest tests/test_house.py": "part of tox -e tests",
-    "pytest tests/test_house.py tests/test_conformance.py -k 'house or cosine'": "part of tox -e tests",
+    "pytest tests/faults": "part of tox -e tests",
+    "pytest tests/test_repository.py": "part of tox -e tests",
+    "pytest tests/test_repository.py tests/test_conformance.py -k 'house or cosine'": "part of tox -e tests",
     "pytest docs/example_plugin": "tests/test_conformance.py runs it",
     "tox -e tests -- -k tasks -x": "part of tox",
-    "tox -e drills": "part of tox",
+    "tox -e faults": "part of tox",
     "ruff check .": "tox -e lint",
     "ruff format .": "tox -e lint checks that it would change nothing",
     "mypy": "tox -e type",

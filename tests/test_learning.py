@@ -6,7 +6,7 @@ from mlpip_bench import registry
 from mlpip_bench.evaluation.metrics import ACCURACY, NLL
 from mlpip_bench.evaluation.predict import predict, score
 from mlpip_bench.execution.config import RunConfig
-from mlpip_bench.execution.planning import plan_cells
+from mlpip_bench.execution.planning import plan_trials
 from mlpip_bench.execution.scheduler import run
 from mlpip_bench.execution.trial import build_method, streams_of
 from mlpip_bench.records.statistics import mean_ci95
@@ -35,9 +35,9 @@ def test_a_short_training_leads_far_above_chance(method, data_root, tmp_path):
         overrides={"*": {"iterations": ITERATIONS, "test_tasks": 40, "validation_tasks": 20}},
         results=tmp_path,
     )
-    (cell,) = plan_cells(config)
-    untrained = predict(build_method(cell), streams_of(cell, cell.device)["test"], 20)
-    assert not run([cell], config, Quiet()).failed
+    (trial,) = plan_trials(config)
+    untrained = predict(build_method(trial), streams_of(trial, trial.device)["test"], 20)
+    assert not run([trial], config, Quiet()).failed
     scores = {r.protocol: mean_ci95(r.scores[0].per_task) for r in load_all(tmp_path)}
     accuracy, half_width = scores["accuracy"]
     assert accuracy - half_width > 0.3

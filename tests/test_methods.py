@@ -13,7 +13,7 @@ from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.nn.backbones import ExtractorSpec, FeatureExtractor
 from mlpip_bench.nn.normalization import NORM_MODES
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.utils.errors import UserError
 
 SPEC = ExtractorSpec((1, 8, 8), blocks=2, channels=4, dropout=0.2)
@@ -23,12 +23,12 @@ NAMES = [n for n in registry.method_names() if "classification" in registry.meth
 def batch(tasks: int = 3, way: int = 3, shots: int = 2, queries: int = 4, seed: int = 0) -> TaskBatch:
     torch.manual_seed(seed)
 
-    def labelled(per_class: int) -> Labelled:
+    def labeled(per_class: int) -> Labeled:
         y = torch.arange(way).repeat_interleave(per_class).expand(tasks, -1)
         x = torch.rand(tasks, way * per_class, 1, 8, 8, dtype=torch.float64) + y[..., None, None, None] * 0.2
-        return Labelled(x, y, way)
+        return Labeled(x, y, way)
 
-    return TaskBatch(labelled(shots), labelled(queries))
+    return TaskBatch(labeled(shots), labeled(queries))
 
 
 def make(name: str, norm: str = "metabn", way: int = 3, **settings: object):
@@ -88,7 +88,7 @@ def test_versa_infers_each_class_from_its_own_examples_alone():
     method, tasks = make("versa", "layer").eval(), batch()
     changed = tasks.support.x.clone()
     changed[:, tasks.support.y[0] == 2] += 0.5
-    before, after = (method.amortize(Labelled(x, tasks.support.y, 3)).psi for x in (tasks.support.x, changed))
+    before, after = (method.amortize(Labeled(x, tasks.support.y, 3)).psi for x in (tasks.support.x, changed))
     torch.testing.assert_close(after.mean[:, :2], before.mean[:, :2])
     assert (after.mean[:, 2] != before.mean[:, 2]).all()
 

@@ -18,7 +18,7 @@ from mlpip_bench.inference.distributions import MonteCarloMixture
 from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.nn.normalization import Moments
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.testing.conformance import CHECKS, assert_conforms, check_method
 
 
@@ -47,7 +47,7 @@ class Predictive(Method[Normal]):
         features, statistics = self.extractor(x, statistics)
         return torch.cat([features, torch.ones_like(features[..., :1])], -1), statistics
 
-    def summary(self, features: Tensor, support: Labelled) -> Tensor:
+    def summary(self, features: Tensor, support: Labeled) -> Tensor:
         """[task, way, feature + 1]: class means, or the mean of y times the features."""
         if self.problem.noise_std is None:
             return support.class_means(features)
@@ -263,7 +263,7 @@ class MeanLogitsOfTheSamples(Predictive):
 
 
 @caught_by("probabilities")
-class NotNormalised(Predictive):
+class NotNormalized(Predictive):
     class Wrong(MonteCarloMixture):
         def log_prob(self, value):
             return self.components.log_prob(value.unsqueeze(0)).logsumexp(0)  # the samples are not averaged
@@ -303,7 +303,7 @@ class PointBeforeTask(Predictive):
 @caught_by("support_counts")
 class SupportPointDropped(Predictive):
     def summary(self, features, support):
-        return super().summary(features[:, 1:], Labelled(support.x[:, 1:], support.y[:, 1:], support.way))
+        return super().summary(features[:, 1:], Labeled(support.x[:, 1:], support.y[:, 1:], support.way))
 
 
 @caught_by("support_order")
@@ -321,7 +321,7 @@ class ShotsByReshape(Predictive):
         return features[torch.arange(support.tasks)[:, None], order].unflatten(1, (support.way, -1)).mean(2)
 
 
-@caught_by("class_relabelling")
+@caught_by("class_relabeling")
 class FirstClassIsSpecial(Predictive):
     def outputs(self, q, query_x):
         return super().outputs(q, query_x) + torch.eye(q.psi.mean.shape[1]).to(query_x)[0]
@@ -502,7 +502,7 @@ class NoiseAddedInPlaceInTraining(Predictive):
 
 
 @caught_by("inputs_unchanged")
-class TargetsCentredInPlace(Predictive):
+class TargetsCenterdInPlace(Predictive):
     handles = ("regression",)
 
     def loss(self, batch):

@@ -32,7 +32,7 @@ def images(seed: int, points: int) -> torch.Tensor:
 
 
 def plain(block: ConvBlock, x: torch.Tensor, support: object) -> tuple[torch.Tensor, object]:
-    """Convolution, normalisation, ReLU, max pooling, in this order and one task at a time."""
+    """Convolution, normalization, ReLU, max pooling, in this order and one task at a time."""
     y = torch.stack([F.conv2d(task, block.conv.weight, padding=1) for task in x])
     y, moments = block.norm(y, support, track=False)
     return torch.stack([F.max_pool2d(F.relu(task), 2, ceil_mode=True) for task in y]), moments

@@ -16,7 +16,7 @@ from mlpip_bench.cli.app import app
 from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
 from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
-from mlpip_bench.tasks.batch import Labelled, TaskShape
+from mlpip_bench.tasks.batch import Labeled, TaskShape
 from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
 
 NOISE = 0.5
@@ -35,7 +35,7 @@ def stream(dimension: int, shots: int = 5, queries: int = 7, *, seed: int = 0) -
     return LinearGaussianStream(LinearGaussian(dimension, NOISE), shape, torch.device("cpu"), "oracle", seed)
 
 
-def gaussian_process(support: Labelled, query: Labelled) -> tuple[torch.Tensor, torch.Tensor]:
+def gaussian_process(support: Labeled, query: Labeled) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and variance of the queries' targets by conditioning their joint Gaussian: no psi in it."""
     kernel = [[a.x.flatten(2) @ b.x.flatten(2).mT + 1 for b in (support, query)] for a in (support, query)]
     noisy = kernel[0][0] + NOISE**2 * torch.eye(support.y.shape[1], dtype=support.y.dtype)
@@ -47,7 +47,7 @@ def gaussian_process(support: Labelled, query: Labelled) -> tuple[torch.Tensor, 
 @pytest.mark.parametrize("dimension", [0, 3])
 def test_exact_predictive_is_the_gaussian_process_of_the_linear_kernel(dimension):
     batch = stream(dimension).batch(0, 20)
-    support, query = (Labelled(p.x.double(), p.y.double(), 1) for p in (batch.support, batch.query))
+    support, query = (Labeled(p.x.double(), p.y.double(), 1) for p in (batch.support, batch.query))
     method = exact(dimension)
     predictive = method.predictive(method.amortize(support), query.x)
     mean, variance = gaussian_process(support, query)
@@ -57,7 +57,7 @@ def test_exact_predictive_is_the_gaussian_process_of_the_linear_kernel(dimension
 
 def test_exact_posterior_is_bayes_rule_on_a_grid():
     support = stream(0, shots=3).batch(0, 1).support
-    psi = exact(0).amortize(Labelled(support.x.double(), support.y.double(), 1)).psi
+    psi = exact(0).amortize(Labeled(support.x.double(), support.y.double(), 1)).psi
     grid = torch.linspace(-8, 8, 20_001, dtype=torch.float64)
     log_joint = Normal(0.0, 1.0).log_prob(grid)
     for y in support.y[0].double():
@@ -99,8 +99,8 @@ def test_moments_of_the_family():
     assert float(y.square().mean()) == pytest.approx(4.25, abs=4 * float(y.square().std()) / math.sqrt(20_000))
 
 
-def at_the_posterior(method: Method, support: Labelled) -> Posterior:
-    """q of an amortised method whose networks hold the exact posterior of the inputless family."""
+def at_the_posterior(method: Method, support: Labeled) -> Posterior:
+    """q of an amortized method whose networks hold the exact posterior of the inputless family."""
     variance = 1 / (1 + support.y.shape[1] / NOISE**2)
     amortizer = method.model.amortizer
     with torch.no_grad():
@@ -114,7 +114,7 @@ def at_the_posterior(method: Method, support: Labelled) -> Posterior:
 @pytest.mark.parametrize("name", ["versa", "amortized_vi", "nonamortized_vi"])
 def test_monte_carlo_predictives_approach_the_exact_one_with_slope_minus_one_half(name):
     batch = stream(0, queries=4).batch(0, 30)
-    support, query = (Labelled(p.x.double(), p.y.double(), 1) for p in (batch.support, batch.query))
+    support, query = (Labeled(p.x.double(), p.y.double(), 1) for p in (batch.support, batch.query))
     oracle = exact(0)
     truth = oracle.predictive(oracle.amortize(support), query.x).log_prob(query.y)
     plugin = {"versa": Versa, "amortized_vi": AmortizedVI, "nonamortized_vi": NonAmortizedVI}[name]
@@ -135,11 +135,11 @@ def test_monte_carlo_predictives_approach_the_exact_one_with_slope_minus_one_hal
 
 
 def test_monte_carlo_predictive_of_a_regression_with_inputs_approaches_the_exact_one():
-    # A design with orthogonal columns makes the exact posterior factorised, which the family of q holds.
+    # A design with orthogonal columns makes the exact posterior factorized, which the family of q holds.
     torch.manual_seed(0)
     signs = torch.tensor([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]], dtype=torch.float64)
     x = signs.repeat(2, 1)[None, :, :, None, None].expand(10, -1, -1, -1, -1)
-    support = Labelled(x, torch.randn(10, 8, dtype=torch.float64) * 2, 1)
+    support = Labeled(x, torch.randn(10, 8, dtype=torch.float64) * 2, 1)
     query = torch.randn(10, 4, 3, 1, 1, dtype=torch.float64)
     method = NonAmortizedVI(problem(3), NonAmortizedVISettings(test_steps=1500, local_rate=0.05, eval_samples=256))
     q = method.double().eval().amortize(support)
@@ -161,7 +161,7 @@ def test_the_family_from_the_command_line(tmp_path):
     scores = {r.method: r.scores[0] for r in store.load_all(tmp_path) if r.protocol == "nll"}
     shape, device = TaskShape(1, 5, 15), torch.device("cpu")
     batch = LinearGaussianStream(LinearGaussian(3, NOISE), shape, device, "linear5s", "test").batch(0, 100)
-    support, query = (Labelled(p.x.double(), p.y.double(), 1) for p in (batch.support, batch.query))
+    support, query = (Labeled(p.x.double(), p.y.double(), 1) for p in (batch.support, batch.query))
     mean, variance = gaussian_process(support, query)
     by_hand = -Normal(mean, variance.sqrt()).log_prob(query.y).mean(1)
     np.testing.assert_allclose(scores["exact_linear"].per_task, by_hand.numpy(), rtol=1e-3, atol=1e-3)

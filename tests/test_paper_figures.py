@@ -67,7 +67,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def bars(axes: Axes, label: str | None = None) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Points ``[point, (x, y)]`` and ends ``[point, (low, high)]`` of each error-bar line, or of those so labelled."""
+    """Points ``[point, (x, y)]`` and ends ``[point, (low, high)]`` of each error-bar line, or of those so labeled."""
     found = [c for c in axes.containers if isinstance(c, matplotlib.container.ErrorbarContainer)]
     return [
         (np.array(c.lines[0].get_xydata()), np.array([s[:, 1] for s in c.lines[2][0].get_segments()]))
@@ -226,7 +226,7 @@ def versatile(bench: str, way: int, less: float = 0.0, **kw: Any) -> Record:
     return record(*scores, bench=bench, way=way, shot=1, **kw)
 
 
-def test_accuracy_is_drawn_by_way_and_by_shot_a_row_a_method_and_a_colour_a_bench() -> None:
+def test_accuracy_is_drawn_by_way_and_by_shot_a_row_a_method_and_a_color_a_bench() -> None:
     records = [versatile("omni20w1s", 20, 0.2), versatile("omni5w1s", 5), versatile("omni5w1s", 5, method="beta")]
     figure = drawn(paper.versatility(records))
     assert [axes.get_title() for axes in figure.axes] == ["alpha", "alpha", "beta", "beta"]
@@ -239,8 +239,8 @@ def test_accuracy_is_drawn_by_way_and_by_shot_a_row_a_method_and_a_colour_a_benc
     np.testing.assert_allclose(bars(by_shot)[0][0], [[1, 0.93], [10, 0.985]])
     chance = [line for line in by_way.lines if line.get_linestyle() == ":"]
     np.testing.assert_allclose(chance[0].get_xydata(), [[5, 0.2], [20, 0.05], [100, 0.01]])
-    colours = [c.lines[0].get_color() for c in (*by_way.containers, *beta_way.containers)]
-    assert colours[0] == colours[2] != colours[1]
+    colors = [c.lines[0].get_color() for c in (*by_way.containers, *beta_way.containers)]
+    assert colors[0] == colors[2] != colors[1]
     assert [t.get_text() for t in figure.legends[0].get_texts()] == ["omni5w1s", "omni20w1s", "chance"]
     filled = [line.get_xydata().tolist() for line in by_way.lines if line.get_linestyle() == "None"]
     filled = [points[0][0] for points in filled if len(points) == 1]
@@ -273,9 +273,9 @@ def test_seeds_are_averaged_by_task_and_an_accuracy_of_all_is_drawn() -> None:
 CLASSES = [[0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 3]]
 
 
-def weighed(dimensions: int, centres: Sequence[Sequence[float]] | None = None, **kw: Any) -> tuple[Record, np.ndarray]:
+def weighed(dimensions: int, centers: Sequence[Sequence[float]] | None = None, **kw: Any) -> tuple[Record, np.ndarray]:
     rng = np.random.default_rng(dimensions)
-    middle = np.array(centres if centres is not None else rng.normal(size=(4, dimensions)) * 5)
+    middle = np.array(centers if centers is not None else rng.normal(size=(4, dimensions)) * 5)
     means = middle[np.array(CLASSES)] + 0.1 * rng.normal(size=(4, 3, dimensions))
     detail = {"weights": means, "classes": CLASSES}
     share = score("within_class_share", [0.1, 0.2, 0.15, 0.15], detail, way=3, shot=20)
@@ -344,9 +344,9 @@ def test_the_map_keeps_classes_together() -> None:
     plane = drawn(pictures.weights([made])).axes[0]
     groups = [np.array(line.get_xydata()) for line in plane.lines]
     assert sum(map(len, groups)) == 250
-    centres = np.array([group.mean(0) for group in groups])
+    centers = np.array([group.mean(0) for group in groups])
     for i, group in enumerate(groups):
-        assert (np.linalg.norm(group[:, None] - centres, axis=-1).argmin(-1) == i).all()
+        assert (np.linalg.norm(group[:, None] - centers, axis=-1).argmin(-1) == i).all()
 
 
 @pytest.mark.parametrize("dimensions", [1, 3])

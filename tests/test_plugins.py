@@ -13,7 +13,7 @@ from mlpip_bench.cli.app import app
 from mlpip_bench.records import store
 
 COSINE = Path(__file__).resolve().parents[1] / "docs" / "example_plugin" / "cosine_means.py"
-ONE_CELL = [
+ONE_TRIAL = [
     "--bench",
     "omni5w1s",
     "--source",
@@ -147,7 +147,7 @@ REFUSED = {
 def test_a_class_that_is_no_method_is_refused_and_hides_no_other(fault, site):
     source, says = REFUSED[fault]
     install(site, "broken_plugin", source, "broken_plugin:CosineMeans")
-    for command in (["check", "broken"], ["run", "--methods", "protonets,broken", *ONE_CELL, "--results", site]):
+    for command in (["check", "broken"], ["run", "--methods", "protonets,broken", *ONE_TRIAL, "--results", site]):
         result = call(*command)
         assert result.exit_code == 2
         assert result.output.startswith("error: method 'broken' (broken_plugin:CosineMeans")
@@ -191,7 +191,7 @@ def test_the_list_of_methods_keeps_settings_and_words_whole_in_a_terminal_of_80_
 
 def test_a_broken_plugin_does_not_keep_others_from_a_run(site):
     install(site, "broken_plugin", "import no_such_module", "broken_plugin:CosineMeans")
-    result = call("run", "--methods", "protonets", *ONE_CELL, "--results", site)
+    result = call("run", "--methods", "protonets", *ONE_TRIAL, "--results", site)
     assert result.exit_code == 0, result.output
 
 
@@ -260,7 +260,7 @@ FAILING = {
 
 
 @pytest.mark.parametrize("fault", FAILING)
-def test_a_method_that_fails_at_work_fails_its_checks_and_its_cell_only(fault, site):
+def test_a_method_that_fails_at_work_fails_its_checks_and_its_trial_only(fault, site):
     source, checks, says = FAILING[fault]
     install(site, "broken_plugin", source, "broken_plugin:CosineMeans")
     checked = call("check", "broken")
@@ -272,7 +272,7 @@ def test_a_method_that_fails_at_work_fails_its_checks_and_its_cell_only(fault, s
             failed |= {name} if status == "failed" else set()
     assert checks <= failed
     assert "interface" not in failed
-    ran = call("run", "--methods", "broken,protonets", *ONE_CELL, "--results", site)
+    ran = call("run", "--methods", "broken,protonets", *ONE_TRIAL, "--results", site)
     assert ran.exit_code == 1
     assert says in ran.output
     assert {r.method for r in store.load_all(site)} == {"protonets"}
@@ -310,7 +310,7 @@ def test_a_broken_protocol_is_named_and_hides_no_other(source, says, site):
     assert listed.exit_code == 0
     assert says in listed.output
     assert "accuracy" in listed.output
-    result = call("run", "--methods", "protonets", "--protocols", "accuracy,broken", *ONE_CELL, "--results", site)
+    result = call("run", "--methods", "protonets", "--protocols", "accuracy,broken", *ONE_TRIAL, "--results", site)
     assert result.exit_code == 2
     assert says in result.output
 

@@ -14,14 +14,14 @@ from mlpip_bench import registry
 from mlpip_bench.cli.app import app
 from mlpip_bench.execution import profiling
 from mlpip_bench.execution.config import RunConfig
-from mlpip_bench.execution.planning import plan_cells
-from mlpip_bench.execution.profiling import count_flop, matmul_rate, profile_cell
-from mlpip_bench.execution.trial import Cell, build_method
+from mlpip_bench.execution.planning import plan_trials
+from mlpip_bench.execution.profiling import count_flop, matmul_rate, profile_trial
+from mlpip_bench.execution.trial import Trial, build_method
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.nn.backbones import ConvBlock, ExtractorSpec
 from mlpip_bench.nn.normalization import NORM_MODES
 from mlpip_bench.records import store
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.utils.device import Numerics
 from mlpip_bench.utils.progress import Quiet
 
@@ -35,16 +35,16 @@ HEAD = 2 * FEATURES * WAY
 TINY = {"iterations": 2, "tasks_per_batch": 2, "train_queries": 2, "validation_tasks": 2, "test_tasks": 4}
 
 
-def labelled(points: int) -> Labelled:
+def labeled(points: int) -> Labeled:
     y = torch.arange(WAY).repeat_interleave(points).expand(TASKS, -1)
-    return Labelled(torch.rand(TASKS, WAY * points, *SPEC.image_shape), y, WAY)
+    return Labeled(torch.rand(TASKS, WAY * points, *SPEC.image_shape), y, WAY)
 
 
 def flop_of_a_step(name: str, **settings: object) -> int:
     torch.manual_seed(0)
     plugin = registry.method(name)
     method = plugin(Problem(SPEC, "metabn", WAY), plugin.Settings(**settings))
-    batch = TaskBatch(labelled(SHOTS), labelled(QUERIES))
+    batch = TaskBatch(labeled(SHOTS), labeled(QUERIES))
     return count_flop(lambda: method.loss(batch).backward())
 
 
@@ -109,9 +109,9 @@ def test_the_rate_of_a_product_is_the_time_it_takes(monkeypatch):
     assert (rate, dtype) == (4 * 1024**3, "float32")
 
 
-def cell(name: str, bench: str = "omni5w1s", **changes: object) -> Cell:
+def trial(name: str, bench: str = "omni5w1s", **changes: object) -> Trial:
     overrides = {"*": {**TINY, **changes}}
-    return plan_cells(RunConfig(methods=(name,), benches=(bench,), source="procedural", overrides=overrides))[0]
+    return plan_trials(RunConfig(methods=(name,), benches=(bench,), source="procedural", overrides=overrides))[0]
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def profiled(tmp_path_factory):
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
-    found = profile_cell(cell("versa"), folder, Quiet())
+    found = profile_trial(trial("versa"), folder, Quiet())
     assert torch.equal(torch.rand(4), expected), "the global generator was moved"
     return folder, found
 
@@ -161,22 +161,22 @@ def test_evaluation_counts_its_test_tasks(tmp_path):
     images = 4 * 5 * (1 + 15)
     convolutions = 2 * 9 * 64 * (28**2 * 1 + (14**2 + 7**2 + 4**2) * 64)
     head = 2 * 4 * (5 * 1 * 256 * 5 + 5 * 15 * 256 * 5)  # class means, and logits
-    _, evaluation = profile_cell(cell("protonets"), tmp_path, Quiet())
+    _, evaluation = profile_trial(trial("protonets"), tmp_path, Quiet())
     assert evaluation.flop == images * convolutions + head
 
 
 def test_a_model_without_parameters_is_profiled(tmp_path):
-    exact = cell("exact_linear", "linear5s")
+    exact = trial("exact_linear", "linear5s")
     assert not list(build_method(exact).parameters())
-    training, evaluation = profile_cell(exact, tmp_path, Quiet())
+    training, evaluation = profile_trial(exact, tmp_path, Quiet())
     assert training.trace.exists()
     assert evaluation.trace.exists()
 
 
 def test_the_product_is_of_the_run_s_precision(tmp_path, monkeypatch):
     monkeypatch.setitem(profiling._MATRIX_SIZE, "cpu", 64)
-    half = dataclasses.replace(cell("protonets"), numerics=Numerics(precision="bf16"))
-    for profile in profile_cell(half, tmp_path, Quiet()):
+    half = dataclasses.replace(trial("protonets"), numerics=Numerics(precision="bf16"))
+    for profile in profile_trial(half, tmp_path, Quiet()):
         assert profile.conditions == f"cpu, threads: {torch.get_num_threads()}, bfloat16"
 
 
@@ -204,7 +204,7 @@ def test_a_run_prints_profiles_and_gives_the_scores_that_it_gives_without(tmp_pa
     assert not (tmp_path / "without" / "profiles").exists()
 
 
-def test_a_cell_that_cannot_be_profiled_takes_no_other_with_it(tmp_path, monkeypatch):
+def test_a_trial_that_cannot_be_profiled_takes_no_other_with_it(tmp_path, monkeypatch):
     monkeypatch.setattr(registry.method("maml"), "amortize", lambda self, support: 1 / 0)
     result = run(tmp_path, "--methods", "maml,protonets", "--profile")
     assert result.exit_code == 1

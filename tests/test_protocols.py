@@ -42,7 +42,7 @@ class Nothing(Good):
 
 class Few(Good):
     def measure(self, evaluation: Any) -> Any:
-        return [evaluation.labelled(NLL, [1.0, 2.0])]
+        return [evaluation.labeled(NLL, [1.0, 2.0])]
 
 
 class Images(Good):
@@ -123,13 +123,13 @@ def test_steps_are_measured_in_regression_too(tmp_path):
     assert best[-1].per_task == plain.scores[0].per_task
 
 
-def test_a_whole_number_for_a_real_setting_is_the_same_cell(tmp_path):
+def test_a_whole_number_for_a_real_setting_is_the_same_trial(tmp_path):
     keys = []
     for value in (1, 1.0):
         config = RunConfig(
             ("amortized_vi",), ("linear5s",), ("nll",), overrides={"*": {"beta": value}}, results=tmp_path
         )
-        (cell,) = planning.plan_cells(config)
-        keys.append(cell.training_key)
-        assert isinstance(cell.settings.beta, float)
+        (trial,) = planning.plan_trials(config)
+        keys.append(trial.training_key)
+        assert isinstance(trial.settings.beta, float)
     assert keys[0] == keys[1]

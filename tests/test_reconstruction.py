@@ -25,7 +25,7 @@ from mlpip_bench.inference.distributions import Delta, MonteCarloMixture
 from mlpip_bench.inference.method import NoSettings, Problem
 from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
-from mlpip_bench.tasks.batch import Labelled, TaskBatch, TaskShape
+from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
 from mlpip_bench.tasks.images import ImagePool
 from mlpip_bench.tasks.views import ViewStream
 from protocols.reconstruction import Reconstruction
@@ -45,7 +45,7 @@ def batch(tasks=3, given=2, asked=4, seed=0, side=8) -> TaskBatch:
 
     def part(points):
         x = circle(10 * torch.randint(36, (tasks, points), generator=generator))
-        return Labelled(x, torch.rand(tasks, points, 1, side, side, generator=generator, dtype=torch.float64), 1)
+        return Labeled(x, torch.rand(tasks, points, 1, side, side, generator=generator, dtype=torch.float64), 1)
 
     return TaskBatch(part(given), part(asked))
 
@@ -118,12 +118,12 @@ def test_amortisation_pools_over_the_given_views_whatever_their_order_and_number
     support = batch(given=5).support
     q = method.amortize(support).psi
     order = torch.tensor([3, 0, 4, 2, 1])
-    shuffled = method.amortize(Labelled(support.x[:, order], support.y[:, order], 1)).psi
+    shuffled = method.amortize(Labeled(support.x[:, order], support.y[:, order], 1)).psi
     torch.testing.assert_close(shuffled.mean, q.mean)
     torch.testing.assert_close(shuffled.stddev, q.stddev)
-    doubled = method.amortize(Labelled(support.x.repeat(1, 2, 1), support.y.repeat(1, 2, 1, 1, 1), 1)).psi
+    doubled = method.amortize(Labeled(support.x.repeat(1, 2, 1), support.y.repeat(1, 2, 1, 1, 1), 1)).psi
     torch.testing.assert_close(doubled.mean, q.mean)  # a mean, no sum
-    fewer = method.amortize(Labelled(support.x[:, :4], support.y[:, :4], 1)).psi
+    fewer = method.amortize(Labeled(support.x[:, :4], support.y[:, :4], 1)).psi
     assert not torch.allclose(fewer.mean, q.mean)
 
 
@@ -168,7 +168,7 @@ def test_cvae_loss_is_the_negative_bound_of_each_view_by_itself():
     views, total = tasks.merged, 0.0
     for n in range(18):
         x, y = views.x.flatten(0, 1)[n], views.y.flatten(0, 1)[n]
-        q = method.amortize(Labelled(x[None, None], y[None, None], 1)).psi
+        q = method.amortize(Labeled(x[None, None], y[None, None], 1)).psi
         logs = []
         for sample in range(2):
             psi = q.mean[0] + q.stddev[0] * noise[sample, n]
@@ -212,7 +212,7 @@ def test_the_mean_view_is_the_mean_of_all_views_at_an_angle():
 def test_the_nearest_view_is_a_copy_and_a_tie_is_the_mean():
     method = NearestView(SMALL, NoSettings()).double()
     images = torch.rand(1, 3, 1, 8, 8, dtype=torch.float64)
-    support = Labelled(circle([[0, 90, 350]]), images, 1)
+    support = Labeled(circle([[0, 90, 350]]), images, 1)
     got = method.predictive(method.amortize(support), circle([[0, 40, 100, 180, 300, 355, 45]])).mean[0]
     ties = {5: (0, 2), 6: (0, 1)}  # 355 between 0 and 350, 45 between 0 and 90
     for i, chosen in enumerate((0, 0, 1, 1, 2, None, None)):

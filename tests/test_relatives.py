@@ -12,7 +12,7 @@ from methods.meta_sgd import MetaSGDSettings
 from mlpip_bench import registry
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.nn.backbones import ExtractorSpec
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.testing.cases import Case
 
 SPEC = ExtractorSpec((1, 8, 8), blocks=2, channels=4)
@@ -27,7 +27,7 @@ def make(name: str, norm: str = "metabn", way: int = 3, **settings: object):
     plugin = registry.method(name)
     method = plugin(Problem(SPEC, norm, way), plugin.Settings(**settings)).double()
     with torch.no_grad():
-        for parameter in method.parameters():  # a point where nothing is zero by initialisation
+        for parameter in method.parameters():  # a point where nothing is zero by initialization
             parameter += 0.05 * torch.randn_like(parameter)
     return method
 
@@ -41,7 +41,7 @@ def gradients(method) -> list[torch.Tensor]:
     return [p.grad for p in method.parameters()]
 
 
-# Amortised MAP
+# Amortized MAP
 
 
 def test_amortised_map_is_a_linear_classifier_from_class_means():
@@ -158,11 +158,11 @@ def test_meta_sgd_moves_each_parameter_by_its_own_rate(way):
         torch.testing.assert_close(other[name] - start[name], factor * (psi[name] - start[name]))
 
 
-def test_reptile_moves_towards_the_parameters_that_steps_on_the_whole_task_reach():
+def test_reptile_moves_toward_the_parameters_that_steps_on_the_whole_task_reach():
     method, tasks = make("reptile", train_steps=3), batch()
     loss = method.loss(tasks)
     loss.backward()
-    everything = Labelled(
+    everything = Labeled(
         torch.cat([tasks.support.x, tasks.query.x], 1), torch.cat([tasks.support.y, tasks.query.y], 1), 3
     )
     with torch.no_grad():

@@ -183,7 +183,7 @@ def test_what_the_paper_gives_no_interval_for_has_no_overlap():
     assert "transductive" not in row[6][0]  # both are inductive
 
 
-def test_provenance_has_what_made_each_cell():
+def test_provenance_has_what_made_each_trial():
     html = report(record(settings={"inner_rate": 0.4}), record(method="protonets"))
     page = Page(html)
     row = page.row("omni5w1s maml", 7)
@@ -265,12 +265,12 @@ def test_the_command_writes_a_section_for_each_folder(tmp_path):
     assert other.read_text() == written.read_text()
 
 
-def test_failed_cells_are_named_with_their_errors():
+def test_failed_trials_are_named_with_their_errors():
     failures = {"a": [("omni5w1s maml seed 3", "a <b> error")]}
     page = to_html({"a": [record(score((0.5, 0.7)))]}, lambda *_: None, failures)
-    assert "Failed cells" in page
+    assert "Failed trials" in page
     assert "omni5w1s maml seed 3: a &lt;b&gt; error" in page
-    assert "Failed cells" not in report(record(score((0.5, 0.7))))
+    assert "Failed trials" not in report(record(score((0.5, 0.7))))
 
 
 def test_each_number_has_its_budget_where_those_of_a_row_differ():

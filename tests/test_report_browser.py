@@ -97,9 +97,9 @@ def opened(browser: Browser, page_file: Path) -> Iterator[Callable[..., Page]]:
     assert [url for url in asked if not url.startswith("data:")] == [page_file.as_uri()] * len(pages)
 
 
-def luminance(colour: str) -> float:
+def luminance(color: str) -> float:
     """Relative luminance of ``rgb(...)``, as WCAG 2 defines it."""
-    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    parts = [int(part) / 255 for part in re.findall(r"\d+", color)[:3]]
     linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 

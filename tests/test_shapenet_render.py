@@ -84,7 +84,7 @@ def scene() -> shapenet_render._Scene:
 
 
 def projected_hull(points: np.ndarray, azimuth_degrees: float, side: int = 128) -> np.ndarray:
-    """Signed distance, in pixels, of each pixel's centre to the convex hull of the points' projections; inside > 0.
+    """Signed distance, in pixels, of each pixel's center to the convex hull of the points' projections; inside > 0.
 
     The object is turned and tilted before a camera that stays on -Z, unlike in the renderer.
     """
@@ -97,7 +97,7 @@ def projected_hull(points: np.ndarray, azimuth_degrees: float, side: int = 128) 
     depth = z + 1 / np.sin(half)
     column = side / 2 * (1 - x / depth / np.tan(half))  # from -Z, +X is on the left
     row = side / 2 * (1 - y / depth / np.tan(half))
-    centres = np.arange(side) + 0.5
+    centers = np.arange(side) + 0.5
     inside = np.full((side, side), np.inf)
     for i in range(len(points)):
         for j in range(len(points)):
@@ -106,7 +106,7 @@ def projected_hull(points: np.ndarray, azimuth_degrees: float, side: int = 128) 
                 continue
             sides = (column - column[i]) * normal[0] + (row - row[i]) * normal[1]
             if (sides >= -1e-9).all():  # an edge of the hull
-                distance = (centres[None] - column[i]) * normal[0] + (centres[:, None] - row[i]) * normal[1]
+                distance = (centers[None] - column[i]) * normal[0] + (centers[:, None] - row[i]) * normal[1]
                 inside = np.minimum(inside, distance / np.hypot(*normal))
     return inside
 
@@ -143,7 +143,7 @@ def test_the_front_is_minus_z_and_the_camera_goes_round_to_minus_x(scene, where,
     assert abs((spots[:, 0].argmax() - nearest + 18) % 36 - 18) <= 1  # pixels are coarse
     assert (
         abs((spots[:, 1].argmax() - right_of_middle + 18) % 36 - 18) <= 3
-    )  # perspective moves the extreme towards the camera
+    )  # perspective moves the extreme toward the camera
     assert abs(spots[nearest, 1]) < 0.3
     assert spots[right_of_middle, 1] > 5
     assert spots[(right_of_middle + 18) % 36, 1] < -5
@@ -167,7 +167,7 @@ def quarters(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../images/texture0.png", "../images/texture0.jpg", "..\\images\\a b.jpg"])
-def test_a_texture_is_seen_upright_and_replaces_the_colour(scene, name, tmp_path):
+def test_a_texture_is_seen_upright_and_replaces_the_color(scene, name, tmp_path):
     quarters(tmp_path / "wall" / "images" / name.replace("\\", "/").split("/")[-1])
     mesh = put(tmp_path, "wall", WALL, f"newmtl paint\nKd 0 0 0\nmap_Kd {name}\n")
     views, textured = scene.views(mesh)
@@ -177,11 +177,11 @@ def test_a_texture_is_seen_upright_and_replaces_the_colour(scene, name, tmp_path
     assert max(part.max() for part in others) < 20
 
 
-def test_what_a_missing_or_broken_texture_leaves_is_the_colour(scene, tmp_path):
+def test_what_a_missing_or_broken_texture_leaves_is_the_color(scene, tmp_path):
     plain = "newmtl paint\nKd 0.2 0.5 0.8\n"
     expected, textured = scene.views(put(tmp_path, "plain", WALL, plain))
     assert textured
-    # Halfway: Rec. 601's grey of the colour, under less than full light.
+    # Halfway: Rec. 601's gray of the color, under less than full light.
     assert 0.4 * 115 < expected[0, 16, 16] < 116
     (tmp_path / "broken" / "images").mkdir(parents=True)
     (tmp_path / "broken" / "images" / "a.jpg").write_bytes(b"\xff\xd8 no picture")
@@ -191,17 +191,17 @@ def test_what_a_missing_or_broken_texture_leaves_is_the_colour(scene, tmp_path):
         np.testing.assert_array_equal(views, expected)
 
 
-def test_grey_without_materials(scene, tmp_path):
+def test_gray_without_materials(scene, tmp_path):
     bare, _ = scene.views(put(tmp_path, "bare", box()))
     for name, extra in (("lost", "mtllib none.mtl\nusemtl a\n"), ("named", "usemtl a\n")):
         views, _ = scene.views(put(tmp_path, name, extra + box()))
         np.testing.assert_array_equal(views, bare)
-    grey, _ = scene.views(put(tmp_path, "grey", "usemtl a\n" + box(), "newmtl a\nKd 0.6 0.6 0.6\n"))
-    np.testing.assert_array_equal(grey, bare)
+    gray, _ = scene.views(put(tmp_path, "gray", "usemtl a\n" + box(), "newmtl a\nKd 0.6 0.6 0.6\n"))
+    np.testing.assert_array_equal(gray, bare)
 
 
 @pytest.mark.parametrize("number", [".25", "2.5e-1", "+0.25", "0.250000000"])
-def test_colours_are_read_in_every_form_of_number(scene, number, tmp_path):
+def test_colors_are_read_in_every_form_of_number(scene, number, tmp_path):
     expected, _ = scene.views(put(tmp_path, "usual", "usemtl a\n" + box(), "newmtl a\nKd 0.25 0.25 0.25\n"))
     material = f"# Blender\n\nnewmtl a\r\n\tKd  {number} {number}\t{number}\r\nKs 1e-05 0 0\r\n"
     views, _ = scene.views(put(tmp_path, "other", "usemtl a\n" + box(), material))
@@ -210,17 +210,17 @@ def test_colours_are_read_in_every_form_of_number(scene, number, tmp_path):
 
 
 def test_neither_winding_nor_normals_nor_transparency_nor_highlights_count(scene, tmp_path):
-    colour = "newmtl a\nKd 0.5 0.5 0.5\n"
-    expected, _ = scene.views(put(tmp_path, "plain", "usemtl a\n" + box(), colour))
+    color = "newmtl a\nKd 0.5 0.5 0.5\n"
+    expected, _ = scene.views(put(tmp_path, "plain", "usemtl a\n" + box(), color))
     assert len(np.unique(expected[4, 8:24, 8:24])) > 5  # its faces differ
     lines = box().splitlines()
     turned = lines[:8] + [" ".join(["f", *reversed(line.split()[1:])]) for line in lines[8:11]] + lines[11:]
     wrong = ["vn 0 1 0", *(" ".join(["f", *(f"{v}//1" for v in x.split()[1:])]) if x[0] == "f" else x for x in lines)]
     for name, body, material in (
-        ("turned", turned, colour),
-        ("normals", wrong, colour),
-        ("glass", lines, colour + "d 0\nillum 4\n"),
-        ("shiny", lines, colour + "Ka 1 1 1\nKs 1 1 1\nNs 900\n"),
+        ("turned", turned, color),
+        ("normals", wrong, color),
+        ("glass", lines, color + "d 0\nillum 4\n"),
+        ("shiny", lines, color + "Ka 1 1 1\nKs 1 1 1\nNs 900\n"),
     ):
         views, _ = scene.views(put(tmp_path, name, "usemtl a\n" + "\n".join(body) + "\n", material))
         assert np.abs(views.astype(int) - expected).max() <= 1, name
@@ -260,7 +260,7 @@ def test_failed_meshes_are_listed_and_the_rest_is_rendered(tmp_path):
         assert rows["02691156", name]
         assert f"failed: 02691156/{name}: {rows['02691156', name]}" in said
     assert rows["02828884", "hollow"] == "there is no models/model_normalized.obj"
-    assert "1 objects lack textures and have plain colours there, the first 02828884/wall" in said
+    assert "1 objects lack textures and have plain colors there, the first 02828884/wall" in said
     assert "02933112 (cabinet)" in said
     good = {"02828884/cube", "02828884/wall", "04530566/stray"}
     assert set(content(target)) == {"failed.csv"} | {f"{name}/{view:02d}.png" for name in good for view in range(36)}

@@ -22,7 +22,7 @@ from mlpip_bench.evaluation.metrics import VALIDATION
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.inference.method import Problem, TrainingPlan
 from mlpip_bench.nn.normalization import NORM_MODES
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.tasks.linear_gaussian import LinearGaussian
 from mlpip_bench.training.loop import train
 from mlpip_bench.utils.seeding import seed_from
@@ -71,7 +71,7 @@ class InFloat64:
         batch = self.stream.batch(first, tasks)
         parts = (batch.support, batch.query)
         return TaskBatch(
-            *(Labelled(*(t.double() if t.is_floating_point() else t for t in (p.x, p.y)), p.way) for p in parts)
+            *(Labeled(*(t.double() if t.is_floating_point() else t for t in (p.x, p.y)), p.way) for p in parts)
         )
 
 

@@ -80,7 +80,7 @@ def test_a_run_is_methods_by_benches_by_seeds_by_norms_by_settings(tmp_path):
         tmp_path, methods=("maml", "protonets"), benches=("omni5w1s", "omni3w1s"), seeds=(0, 7),
         norms=("metabn", "transductive"), sweeps=sweeps,
     )  # fmt: skip
-    planned = planning.plan_cells(asked)
+    planned = planning.plan_trials(asked)
     settings = [("maml", rate, steps) for rate in (0.1, 0.2) for steps in (1, 3)]
     settings += [("protonets", rate, None) for rate in (0.1, 0.2)]
     expected = set(product(("omni5w1s", "omni3w1s"), (0, 7), ("metabn", "transductive"), settings))
@@ -93,31 +93,31 @@ def test_a_run_is_methods_by_benches_by_seeds_by_norms_by_settings(tmp_path):
     assert len({c.title for c in planned}) == len({c.key for c in planned}) == len(planned)
 
 
-def test_values_that_come_to_one_setting_are_one_cell(tmp_path):
-    planned = planning.plan_cells(
+def test_values_that_come_to_one_setting_are_one_trial(tmp_path):
+    planned = planning.plan_trials(
         config(tmp_path, sweeps={"protonets": [{"scale": 1}, {"scale": 1.0}, {"scale": 2.0}]})
     )
     assert [c.settings.scale for c in planned] == [1.0, 2.0]
 
 
-def test_each_cell_can_be_planned_alone_from_any_directory(tmp_path, monkeypatch):
+def test_each_trial_can_be_planned_alone_from_any_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     sweeps = {"*": [{"learning_rate": 0.1}, {"learning_rate": 0.2}], "maml": [{"test_steps": 1}, {"test_steps": 3}]}
     asked = config(Path("here"), methods=("maml", "protonets"), seeds=(0, 1), sweeps=sweeps)
-    planned = planning.plan_cells(asked)
-    alone = [(cell, asked.only([cell])) for cell in planned]
+    planned = planning.plan_trials(asked)
+    alone = [(trial, asked.only([trial])) for trial in planned]
     together = asked.only(planned[:3])
     monkeypatch.chdir("/")
-    for cell, narrowed in alone:
-        assert [c.key for c in planning.plan_cells(narrowed)] == [cell.key]
+    for trial, narrowed in alone:
+        assert [c.key for c in planning.plan_trials(narrowed)] == [trial.key]
         assert narrowed.results == tmp_path / "here"
-    assert {c.key for c in planned[:3]} <= {c.key for c in planning.plan_cells(together)}
+    assert {c.key for c in planned[:3]} <= {c.key for c in planning.plan_trials(together)}
 
 
-def test_a_swept_setting_names_its_cell_and_its_rows(tmp_path):
+def test_a_swept_setting_names_its_trial_and_its_rows(tmp_path):
     done = run(tmp_path, "--sweep", "protonets.scale=1.0,2.0")
     assert done.exit_code == 0, done.output
-    assert "2 cells run" in done.output
+    assert "2 trials run" in done.output
     assert {r.config["settings"]["scale"] for r in store.load_all(tmp_path)} == {1.0, 2.0}
     table = call("table", "--results", tmp_path).output
     assert "scale 1.0" in table
@@ -145,7 +145,7 @@ def test_a_dry_run_says_what_is_done_and_what_is_not_and_why_and_does_nothing(tm
     assert "failed before: KeyError" in of["maml", "0"]
     assert "GB" not in of["protonets", "0"]
     assert "GB" in of["maml", "1"]
-    assert "3 of 4 cells to run; about " in done.output
+    assert "3 of 4 trials to run; about " in done.output
 
 
 def test_a_dry_run_in_a_new_place_makes_no_folder(tmp_path):
@@ -156,8 +156,8 @@ def test_a_dry_run_in_a_new_place_makes_no_folder(tmp_path):
 def test_records_of_other_code_are_told(tmp_path, monkeypatch):
     assert run(tmp_path).exit_code == 0
     asked = config(tmp_path)
-    (cell,) = planning.plan_cells(asked)
-    changed = dataclasses.replace(cell, method_code="0" * 12)
+    (trial,) = planning.plan_trials(asked)
+    changed = dataclasses.replace(trial, method_code="0" * 12)
     (standing,) = status.survey([changed], asked)
     assert status.why(standing, asked) == "the code has changed since its records of accuracy, nll were made"
     other_seed = dataclasses.replace(changed, seed=1)
@@ -165,12 +165,12 @@ def test_records_of_other_code_are_told(tmp_path, monkeypatch):
     assert status.why(standing, asked) == "no record of accuracy, nll"
 
 
-def test_a_stopped_cell_is_told_with_its_iteration(tmp_path):
+def test_a_stopped_trial_is_told_with_its_iteration(tmp_path):
     asked = config(tmp_path)
-    (cell,) = planning.plan_cells(asked)
+    (trial,) = planning.plan_trials(asked)
     assert run(tmp_path).exit_code == 0
-    (longer,) = planning.plan_cells(config(tmp_path, overrides={"*": asked.overrides["*"] | {"iterations": 9}}))
-    cell.checkpoint(tmp_path).rename(longer.checkpoint(tmp_path))
+    (longer,) = planning.plan_trials(config(tmp_path, overrides={"*": asked.overrides["*"] | {"iterations": 9}}))
+    trial.checkpoint(tmp_path).rename(longer.checkpoint(tmp_path))
     assert status.why(status.survey([longer], asked)[0], asked) == "stopped at iteration 4 of 9"
 
 
@@ -182,10 +182,10 @@ def test_estimates_add_up_what_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(estimates, "_seconds", second)
     few = config(tmp_path).overrides["*"] | {"iterations": 1000, "validate_every": 100, "test_tasks": 50}
     asked = config(tmp_path, overrides={"*": few}, protocols=("accuracy", "nll", "calibration"))
-    (cell,) = planning.plan_cells(asked)
+    (trial,) = planning.plan_trials(asked)
 
     def seconds() -> float:
-        (estimate,) = estimates.estimate_all(status.survey([cell], asked), asked, Quiet()).values()
+        (estimate,) = estimates.estimate_all(status.survey([trial], asked), asked, Quiet()).values()
         assert estimate.peak_bytes > 2e8  # torch alone has more
         return estimate.seconds
 
@@ -193,35 +193,35 @@ def test_estimates_add_up_what_is_left(tmp_path, monkeypatch):
     # both the best and the last model are tested.
     assert seconds() == 1000 + 10 * 2 / 2 + 2 * 50 * 3 / 2
     state = checkpoints.TrainingState(450, {}, {})
-    checkpoints.save_checkpoint(state, cell.checkpoint(tmp_path))
+    checkpoints.save_checkpoint(state, trial.checkpoint(tmp_path))
     assert seconds() == 550 + 6 * 2 / 2 + 2 * 50 * 3 / 2
 
 
-def test_a_cell_that_cannot_be_estimated_is_no_reason_to_stop(tmp_path, monkeypatch):
+def test_a_trial_that_cannot_be_estimated_is_no_reason_to_stop(tmp_path, monkeypatch):
     monkeypatch.setattr(registry.method("protonets"), "loss", lambda self, batch: {}["missing"])
     done = run(tmp_path, "--dry-run")
     assert done.exit_code == 0
     assert "1 cannot be estimated" in done.output
 
 
-def test_the_order_is_random_and_each_cell_comes_once(tmp_path, monkeypatch):
+def test_the_order_is_random_and_each_trial_comes_once(tmp_path, monkeypatch):
     order: list[tuple[str, int]] = []
 
-    def note(cell, *rest, **more):
-        order.append((cell.method, cell.seed))
+    def note(trial, *rest, **more):
+        order.append((trial.method, trial.seed))
         return iter(())
 
     monkeypatch.setattr(worker, "train_and_measure", note)
     asked = config(tmp_path, methods=("protonets", "maml", "versa"), seeds=tuple(range(8)))
-    scheduler.run(planning.plan_cells(asked), asked, Quiet())
+    scheduler.run(planning.plan_trials(asked), asked, Quiet())
     assert sorted(order) == sorted(product(("protonets", "maml", "versa"), range(8)))
     assert order != sorted(order)
-    # No method has its turns all together: in 24 shuffled cells of three methods neighbours are alike in a third.
+    # No method has its turns all together: in 24 shuffled trials of three methods neighbors are alike in a third.
     alike = sum(a[0] == b[0] for a, b in pairwise(order))
     assert 2 <= alike <= 14
 
 
-def test_a_failed_cell_keeps_its_traceback_and_is_never_done(tmp_path, monkeypatch):
+def test_a_failed_trial_keeps_its_traceback_and_is_never_done(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(registry.method("protonets"), "loss", lambda self, batch: {}["missing"])
         assert run(tmp_path).exit_code == 1
@@ -229,7 +229,7 @@ def test_a_failed_cell_keeps_its_traceback_and_is_never_done(tmp_path, monkeypat
     detail = json.loads(failure.read_text())
     assert "KeyError: 'missing'" in detail["traceback"]
     assert "in train" in detail["traceback"]
-    assert "1 cells run" in run(tmp_path).output
+    assert "1 trials run" in run(tmp_path).output
     assert not failure.exists()
 
 
@@ -280,22 +280,22 @@ def test_the_fingerprint_of_a_plugin_covers_the_code_that_it_uses_and_nothing_el
     assert len(same) == 12
 
 
-def test_changed_code_is_another_cell(tmp_path):
-    (cell,) = planning.plan_cells(config(tmp_path))
-    method = dataclasses.replace(cell, method_code="0" * 12)
-    assert method.training_key != cell.training_key
-    assert method.record_key("nll") != cell.record_key("nll")
-    protocol = dataclasses.replace(cell, protocols=dict(cell.protocols) | {"nll": "0" * 12})
-    assert protocol.training_key == cell.training_key  # a protocol changes no model
-    assert protocol.record_key("nll") != cell.record_key("nll")
-    assert protocol.record_key("accuracy") == cell.record_key("accuracy")
+def test_changed_code_is_another_trial(tmp_path):
+    (trial,) = planning.plan_trials(config(tmp_path))
+    method = dataclasses.replace(trial, method_code="0" * 12)
+    assert method.training_key != trial.training_key
+    assert method.record_key("nll") != trial.record_key("nll")
+    protocol = dataclasses.replace(trial, protocols=dict(trial.protocols) | {"nll": "0" * 12})
+    assert protocol.training_key == trial.training_key  # a protocol changes no model
+    assert protocol.record_key("nll") != trial.record_key("nll")
+    assert protocol.record_key("accuracy") == trial.record_key("accuracy")
 
 
 def test_records_say_which_code_made_them(tmp_path):
     run(tmp_path)
-    (cell,) = planning.plan_cells(config(tmp_path))
+    (trial,) = planning.plan_trials(config(tmp_path))
     for record in store.load_all(tmp_path):
         assert record.environment["code"] == {
-            **cell.code(record.protocol),
+            **trial.code(record.protocol),
             "build": engine_code(),
         }

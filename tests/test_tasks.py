@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from mlpip_bench.datasets.base import ClassImages
-from mlpip_bench.tasks.batch import Labelled, TaskShape
+from mlpip_bench.tasks.batch import Labeled, TaskShape
 from mlpip_bench.tasks.images import ImagePool, TaskStream
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.seeding import seed_from
@@ -145,7 +145,7 @@ def test_shots_may_differ_between_the_classes_of_a_task():
 def test_class_means_match_a_loop():
     y = torch.tensor([[0, 2, 1, 2, 2], [1, 1, 0, 2, 0]])
     values = torch.randn(2, 5, 7, dtype=torch.float64)
-    means = Labelled(torch.zeros(2, 5, 1, dtype=torch.float64), y, 3).class_means(values)
+    means = Labeled(torch.zeros(2, 5, 1, dtype=torch.float64), y, 3).class_means(values)
     for task in range(2):
         for c in range(3):
             torch.testing.assert_close(means[task, c], values[task][y[task] == c].mean(0))

@@ -27,7 +27,7 @@ from mlpip_bench.reporting.tables.timing import benchmark_table, timing_tables
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import ImagePool, TaskStream
 from mlpip_bench.utils.device import Numerics, environment
-from mlpip_bench.utils.errors import CellError, UserError
+from mlpip_bench.utils.errors import TrialError, UserError
 from mlpip_bench.utils.progress import Quiet
 from mlpip_bench.utils.timers import Stopwatch, peak_bytes
 from protocols import timing
@@ -148,7 +148,7 @@ def test_methods_take_turns_in_an_order_that_changes(measured):
 
 def test_a_method_that_fails_is_named():
     contenders = [contender(Sleepy([], "a"), "good"), contender(Broken([], "b"), "bad")]
-    with pytest.raises(CellError, match=r"bad failed while it was timed: .*out of order.*Leave it out"):
+    with pytest.raises(TrialError, match=r"bad failed while it was timed: .*out of order.*Leave it out"):
         Timing().measure(contenders, Quiet())
 
 
@@ -193,9 +193,9 @@ def test_peak_memory_is_that_of_the_tensors_alive_at_once():
 
 def test_precision_changes_the_key_and_float32_does_not(tmp_path):
     config = RunConfig(methods=("versa",), benches=("toy5",), protocols=("posterior",), results=tmp_path)
-    (plain,) = planning.plan_cells(config)
-    (half,) = planning.plan_cells(dataclasses.replace(config, numerics=Numerics("bf16")))
-    (compiled,) = planning.plan_cells(dataclasses.replace(config, numerics=Numerics(compile="default")))
+    (plain,) = planning.plan_trials(config)
+    (half,) = planning.plan_trials(dataclasses.replace(config, numerics=Numerics("bf16")))
+    (compiled,) = planning.plan_trials(dataclasses.replace(config, numerics=Numerics(compile="default")))
     assert "precision" not in plain.config
     assert half.config["precision"] == "bf16"
     assert len({c.record_key("posterior") for c in (plain, half, compiled)}) == 3
@@ -308,7 +308,7 @@ def test_the_environment_is_that_of_the_measurement(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_cell_that_fails_in_training_leaves_the_others_to_be_timed(tmp_path, monkeypatch):
+def test_a_trial_that_fails_in_training_leaves_the_others_to_be_timed(tmp_path, monkeypatch):
     plugin = registry.method("amortized_vi")
 
     def fail(self, batch):
@@ -369,12 +369,12 @@ def test_numbers_are_medians_and_ratios_are_taken_repeat_by_repeat():
     slow, fast = (10.0, 20.0, 40.0, 10.0, 10.0), (20.0, 60.0, 80.0, 50.0, 40.0)
     (table,) = timing_tables([record("tortoise", slow), record("hare", fast)])
     rows = {row.label: row for row in table.rows}
-    assert rows["hare"].cells["tasks/s"].mean == 50
+    assert rows["hare"].trials["tasks/s"].mean == 50
     lower, upper = np.quantile(fast, [0.25, 0.75])
-    assert rows["hare"].cells["tasks/s"].text == f"50.0 [{lower:.1f}, {upper:.1f}]"
-    assert rows["hare"].cells["× tortoise"].mean == np.median(np.divide(fast, slow))  # noqa: RUF001
-    assert rows["tortoise"].cells["× tortoise"].mean == 1  # noqa: RUF001
-    assert rows["hare"].cells["peak MB"].text == "5"
+    assert rows["hare"].trials["tasks/s"].text == f"50.0 [{lower:.1f}, {upper:.1f}]"
+    assert rows["hare"].trials["× tortoise"].mean == np.median(np.divide(fast, slow))  # noqa: RUF001
+    assert rows["tortoise"].trials["× tortoise"].mean == 1  # noqa: RUF001
+    assert rows["hare"].trials["peak MB"].text == "5"
     assert "median over 5 repeats of 20 tasks" in table.notes[0].lower()
 
 
@@ -383,8 +383,8 @@ def test_there_is_no_ratio_across_sessions():
     for against in (None, "tortoise"):
         first, second = timing_tables(records, against)
         assert [row.label for row in (*first.rows, *second.rows)] == ["tortoise", "hare"]
-        assert "× tortoise" in first.rows[0].cells  # noqa: RUF001
-        assert "× tortoise" not in second.rows[0].cells  # noqa: RUF001
+        assert "× tortoise" in first.rows[0].trials  # noqa: RUF001
+        assert "× tortoise" not in second.rows[0].trials  # noqa: RUF001
 
 
 def test_each_row_names_the_very_device():
@@ -458,8 +458,8 @@ def test_what_pytest_benchmark_wrote_is_a_table(tmp_path):
     path.write_text(json.dumps(content))
     table = benchmark_table(path)
     rows = {row.label: row for row in table.rows}
-    assert rows["test_b"].cells["ms"].text == "2 [1, 4]"
-    assert rows["old / new"].cells["ratio"].mean == 2.5
+    assert rows["test_b"].trials["ms"].text == "2 [1, 4]"
+    assert rows["old / new"].trials["ratio"].mean == 2.5
     printed = call("table", "--timing", "--benchmark-json", path, "--format", "markdown").output
     assert "| old / new | 2 [1, 4] | 2.5 | at least 2 |" in printed
     content["benchmarks"][0]["extra_info"] |= {"bar": 1.05, "bar_is": "at most"}
@@ -498,7 +498,7 @@ def test_the_readme_quotes_the_committed_benchmarks_and_timings():
     records = store.load_all(REPOSITORY / "results" / "timing")
     paper = [r for r in records if r.bench == "mini5w5s" and r.config["queries"] == 5]
     rows = {row.label: row for row in timing_tables(paper, "maml")[0].rows}
-    assert f"{rows['versa (stand-in)'].cells['× maml'].mean:.1f} times as fast as MAML" in section  # noqa: RUF001
+    assert f"{rows['versa (stand-in)'].trials['× maml'].mean:.1f} times as fast as MAML" in section  # noqa: RUF001
 
 
 def test_the_page_quotes_the_committed_tables():

@@ -16,7 +16,7 @@ from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import ImagePool, TaskStream
 from mlpip_bench.training import checkpoints, loop
-from mlpip_bench.utils.errors import CellError, UserError
+from mlpip_bench.utils.errors import TrialError, UserError
 
 SPEC = ExtractorSpec((1, 8, 8), blocks=2, channels=4, dropout=0.2)
 METRICS = (ACCURACY, NLL)
@@ -140,7 +140,7 @@ def test_training_stops_at_a_number_that_is_not_finite_and_keeps_the_last_good_c
         return value
 
     monkeypatch.setattr(method, "loss", loss)
-    with pytest.raises(CellError) as error:
+    with pytest.raises(TrialError) as error:
         run(method, checkpoint=path)
     assert str(path) in str(error.value)
     assert "learning rate" in str(error.value)
@@ -154,7 +154,7 @@ def test_a_score_that_is_not_finite_is_an_error_not_a_record():
     method = build("protonets").eval()
     with torch.no_grad():
         next(method.parameters()).fill_(math.nan)
-    with pytest.raises(CellError, match="not finite"):
+    with pytest.raises(TrialError, match="not finite"):
         Evaluation(method, "best", training, 4).scores([NLL])
 
 

@@ -13,7 +13,7 @@ from mlpip_bench.inference.method import Problem
 from mlpip_bench.inference.objectives import elbo
 from mlpip_bench.inference.variational import GaussianPrior, VariationalSettings, observed_data
 from mlpip_bench.nn.backbones import ExtractorSpec
-from mlpip_bench.tasks.batch import Labelled, TaskBatch, TaskShape
+from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
 from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
 
 NOISE = 0.5
@@ -29,25 +29,25 @@ def tasks(dimension: int, count: int, shots: int = 5, first: int = 0) -> TaskBat
     )
     batch = stream.batch(first, count)
     parts = (batch.support, batch.query)
-    return TaskBatch(*(Labelled(p.x.double(), p.y.double(), 1) for p in parts))
+    return TaskBatch(*(Labeled(p.x.double(), p.y.double(), 1) for p in parts))
 
 
 def with_one(x: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(x.flatten(2), (0, 1), value=1.0)
 
 
-def log_evidence(data: Labelled) -> torch.Tensor:
+def log_evidence(data: Labeled) -> torch.Tensor:
     phi = with_one(data.x)
     covariance = phi @ phi.mT + NOISE**2 * torch.eye(phi.shape[1], dtype=phi.dtype)
     return MultivariateNormal(torch.zeros_like(data.y), covariance).log_prob(data.y)
 
 
-def bound(psi: Normal, data: Labelled, *, samples: int = 4096, beta: float = 1.0) -> torch.Tensor:
+def bound(psi: Normal, data: Labeled, *, samples: int = 4096, beta: float = 1.0) -> torch.Tensor:
     conditional = gaussian_linear_predictive(data.x.flatten(2), psi, samples, noise_std=NOISE, fixed_noise=True)
     return elbo(conditional, data, psi, GaussianPrior(learned=False).double()(psi.mean), beta)
 
 
-def exact_bound(psi: Normal, data: Labelled) -> torch.Tensor:
+def exact_bound(psi: Normal, data: Labeled) -> torch.Tensor:
     """The bound with the expectation over psi in closed form, written out."""
     phi, mean, variance = with_one(data.x), psi.mean[:, 0], psi.variance[:, 0]
     residual = data.y - (phi @ mean.unsqueeze(-1)).squeeze(-1)
@@ -74,7 +74,7 @@ def test_the_bound_is_its_closed_form_and_never_above_the_log_evidence(dimension
 
 
 def test_the_bound_is_the_log_evidence_at_the_exact_posterior():
-    data = tasks(0, 30).support  # one coordinate: the factorised family holds the posterior
+    data = tasks(0, 30).support  # one coordinate: the factorized family holds the posterior
     variance = 1 / (1 + 5 / NOISE**2)
     mean = variance * data.y.sum(-1) / NOISE**2
     psi = Normal(mean[:, None, None], torch.full((30, 1, 1), math.sqrt(variance), dtype=torch.float64))
@@ -124,7 +124,7 @@ def test_the_elbo_is_a_mean_of_logs_and_a_sum_over_d():
     assert float(value[0]) == pytest.approx(total)
 
 
-def fitted(dimension: int, data: Labelled, **settings: object) -> Normal:
+def fitted(dimension: int, data: Labeled, **settings: object) -> Normal:
     defaults = {"test_steps": 1500, "local_rate": 0.05, "eval_samples": 256}
     method = NonAmortizedVI(problem(dimension), NonAmortizedVISettings(**defaults | settings)).double().eval()
     return method.amortize(data).psi
@@ -165,11 +165,11 @@ def trained(steps: int = 1000) -> AmortizedVI:
 
 def test_amortised_and_non_amortised_vi_agree_in_the_conjugate_case():
     data = tasks(0, 20, first=5000).support
-    amortised, local = trained().amortize(data).psi, fitted(0, data)
-    torch.testing.assert_close(amortised.mean, local.mean, rtol=0, atol=0.06)
-    torch.testing.assert_close(amortised.stddev, local.stddev, rtol=0.15, atol=0)
-    assert (exact_bound(amortised, data) <= log_evidence(data)).all()
-    torch.testing.assert_close(exact_bound(amortised, data), log_evidence(data), rtol=0, atol=0.15)
+    amortized, local = trained().amortize(data).psi, fitted(0, data)
+    torch.testing.assert_close(amortized.mean, local.mean, rtol=0, atol=0.06)
+    torch.testing.assert_close(amortized.stddev, local.stddev, rtol=0.15, atol=0)
+    assert (exact_bound(amortized, data) <= log_evidence(data)).all()
+    torch.testing.assert_close(exact_bound(amortized, data), log_evidence(data), rtol=0, atol=0.15)
 
 
 def test_a_step_of_non_amortised_vi_is_adam_on_the_negative_bound():
@@ -186,7 +186,7 @@ def test_nothing_is_differentiated_through_the_local_fit():
     spec = ExtractorSpec((1, 8, 8), blocks=1, channels=4)
     method = NonAmortizedVI(Problem(spec, "layer", 3), NonAmortizedVISettings(train_steps=3, samples=4, dropout=False))
     y = torch.arange(3).repeat(2, 2)
-    support = Labelled(torch.rand(2, 6, 1, 8, 8), y, 3)
+    support = Labeled(torch.rand(2, 6, 1, 8, 8), y, 3)
     assert not method.amortize(support).psi.mean.requires_grad
     loss = method.loss(TaskBatch(support, support))
     loss.backward()
@@ -202,7 +202,7 @@ def test_d_of_the_bound(observed, points):
     torch.manual_seed(1)
     method = AmortizedVI(problem(3), VariationalSettings(observed=observed, samples=4)).double()
     loss = method.loss(batch)
-    changed = TaskBatch(batch.support, Labelled(batch.query.x, batch.query.y + 1, 1))
+    changed = TaskBatch(batch.support, Labeled(batch.query.x, batch.query.y + 1, 1))
     torch.manual_seed(1)
     method = AmortizedVI(problem(3), VariationalSettings(observed=observed, samples=4)).double()
     assert (method.loss(changed) == loss) == (observed == "support")

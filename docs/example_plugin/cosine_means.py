@@ -15,7 +15,7 @@ from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.nn.backbones import FeatureExtractor
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 class CosineMeans(Method[Delta]):
@@ -29,8 +29,8 @@ class CosineMeans(Method[Delta]):
         self.extractor = FeatureExtractor(problem.extractor, problem.norm)
         self.scale = nn.Parameter(torch.tensor(10.0))
 
-    def amortize(self, support: Labelled) -> Posterior[Delta]:
-        """Class means, and the statistics that normalise the queries."""
+    def amortize(self, support: Labeled) -> Posterior[Delta]:
+        """Class means, and the statistics that normalize the queries."""
         features, statistics = self.extractor(support.x)
         return Posterior(Delta(normalize(support.class_means(features), dim=-1), event_dim=2), statistics)
 

@@ -59,7 +59,7 @@ def resolve(
         if key not in types:
             raise unknown_name(f"setting of {name}", key, types)
         try:
-            # The validated value: 1 for a setting that is a number becomes 1.0, and no cell of its own.
+            # The validated value: 1 for a setting that is a number becomes 1.0, and no trial of its own.
             merged[key] = TypeAdapter(types[key]).validate_python(value, strict=True)
         except ValidationError as error:
             raise UserError(f"{name}.{key} must be {_described(types[key])}; got {value!r}.") from error

@@ -57,7 +57,7 @@ def task_streams(
     seed: int,
     device: torch.device,
 ) -> dict[str, Stream]:
-    """The three task streams of a cell by split; no seed of theirs names the method.
+    """The three task streams of a trial by split; no seed of theirs names the method.
 
     Validation and test tasks are the same for all training seeds too, so seeds can be compared task by task.
 

@@ -58,9 +58,9 @@ def check(
 def _check_table(name: str, checked: list[CheckResult]) -> Table:
     table = folded_table(name, "result", "what it protects, and what came")
     for result in conformance.merged(checked):
-        colour = "red" if result.status == "failed" else "default"
+        color = "red" if result.status == "failed" else "default"
         text = "\n".join(part for part in (result.protects, result.detail) if part)
-        table.add_row(result.name.replace(", ", "\n"), f"[{colour}]{result.status}[/]", escape(text))
+        table.add_row(result.name.replace(", ", "\n"), f"[{color}]{result.status}[/]", escape(text))
     return table
 
 

@@ -21,7 +21,7 @@ from mlpip_bench.execution import estimates, planning, profiling, scheduler, sta
 from mlpip_bench.execution.config import DEFAULT_NORM, RunConfig
 from mlpip_bench.execution.executors import local, ray_cluster
 from mlpip_bench.execution.executors.base import Executor
-from mlpip_bench.execution.trial import Cell
+from mlpip_bench.execution.trial import Trial
 from mlpip_bench.execution.worker import perform_elsewhere
 from mlpip_bench.nn.normalization import NORM_MODES
 from mlpip_bench.records import published
@@ -47,7 +47,7 @@ def run(
     ] = None,
     seeds: Annotated[str, typer.Option("--seeds", "--seed", help="Training seeds, with commas.")] = "0",
     norm: Annotated[
-        str, typer.Option(help=f"Normalisation of all methods; several with commas, or all: {', '.join(NORM_MODES)}.")
+        str, typer.Option(help=f"Normalization of all methods; several with commas, or all: {', '.join(NORM_MODES)}.")
     ] = DEFAULT_NORM,
     preset: Annotated[str, typer.Option(help=f"Budget: {', '.join(PRESETS)}.")] = "quick",
     iterations: Annotated[int | None, typer.Option(help="Training iterations, instead of the preset's.")] = None,
@@ -84,27 +84,27 @@ def run(
             help="torch.compile for test tasks of all methods: off, default, reduce-overhead (CUDA graphs).",
         ),
     ] = "off",
-    overwrite: Annotated[str, typer.Option(help="Which cells run again: never, failed, always.")] = "failed",
+    overwrite: Annotated[str, typer.Option(help="Which trials run again: never, failed, always.")] = "failed",
     profile: Annotated[
-        bool, typer.Option("--profile", help="First show where the time of each cell goes; traces are in profiles/.")
+        bool, typer.Option("--profile", help="First show where the time of each trial goes; traces are in profiles/.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list the cells: done or not and why, and what they will take.")
+        bool, typer.Option("--dry-run", help="Only list the trials: done or not and why, and what they will take.")
     ] = False,
-    jobs: Annotated[int, typer.Option(help="Cells at once, each in a process of its own.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Trials at once, each in a process of its own.")] = 1,
     ray: Annotated[
         str | None,
-        typer.Option(metavar="local|auto|ADDRESS", help="Run cells on a Ray cluster, each with a GPU if it uses one."),
+        typer.Option(metavar="local|auto|ADDRESS", help="Run trials on a Ray cluster, each with a GPU if it uses one."),
     ] = None,
     cpus: Annotated[
-        int | None, typer.Option(help="CPU threads of a cell; left out, all, or an equal share, or 1 with --ray.")
+        int | None, typer.Option(help="CPU threads of a trial; left out, all, or an equal share, or 1 with --ray.")
     ] = None,
     wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Wait for cells that another run is at work on, or leave them.")
+        bool, typer.Option("--wait/--no-wait", help="Wait for trials that another run is at work on, or leave them.")
     ] = True,
     results_folder: Results = Path("results"),
 ) -> None:
-    """Train and test methods on benches, keep a record of each cell, and print the tables."""
+    """Train and test methods on benches, keep a record of each trial, and print the tables."""
     for name, value, known in (
         ("split", split, get_args(Split)),
         ("resize", resize, get_args(Resize)),
@@ -122,7 +122,7 @@ def run(
         methods=arguments.names(methods),
         protocols=arguments.names(protocols),
         seeds=arguments.seeds(seeds),
-        norms=NORM_MODES if "all" in norms else norms,  # type: ignore[arg-type]  # plan_cells checks these names, with a suggestion
+        norms=NORM_MODES if "all" in norms else norms,  # type: ignore[arg-type]  # plan_trials checks these names, with a suggestion
         preset=preset,
         queries=queries,
         overrides=overrides,
@@ -132,7 +132,7 @@ def run(
         data=catalog.DataOptions(split=split, resize=resize, views=views),  # type: ignore[arg-type]
         angles=angles,  # type: ignore[arg-type]
         device=device,
-        numerics=Numerics(precision, compile_),  # type: ignore[arg-type]  # plan_cells checks these words
+        numerics=Numerics(precision, compile_),  # type: ignore[arg-type]  # plan_trials checks these words
         overwrite=overwrite,  # type: ignore[arg-type]
         results=results_folder,
     )
@@ -142,17 +142,17 @@ def run(
     if ray is not None and jobs > 1:
         raise UserError("--jobs is for processes of this machine, and a Ray cluster has its own count. Leave one out.")
     reporter = ConsoleReporter(err)
-    planned = planning.plan_cells(config, reporter, here=ray is None)
+    planned = planning.plan_trials(config, reporter, here=ray is None)
     _print_configuration(planned, config.protocols, test_tasks)
     if dry_run:
         _print_estimates(planned, config, jobs, reporter)
         return
     if profile:
-        profiling.profile_cells(planned, config.results, reporter, out)
+        profiling.profile_trials(planned, config.results, reporter, out)
     executor = _executor(jobs, ray, cpus, planned, reporter)
     summary = scheduler.run(planned, config, reporter, executor, wait=wait)
     records = rewrite_tables(config.results) if any(config.results.glob("records/*/*/*.json")) else []
-    asked = {cell.record_key(protocol) for cell in planned for protocol in cell.protocols}
+    asked = {trial.record_key(protocol) for trial in planned for protocol in trial.protocols}
     # The last models' tables are in the folder; here they would push the main ones off the screen.
     main = [
         dataclasses.replace(record, scores=tuple(score for score in record.scores if score.model == "best"))
@@ -166,11 +166,11 @@ def run(
 
 
 def _executor(
-    jobs: int, ray: str | None, cpus: int | None, planned: Sequence[Cell], reporter: ConsoleReporter
+    jobs: int, ray: str | None, cpus: int | None, planned: Sequence[Trial], reporter: ConsoleReporter
 ) -> Executor | None:
     """What was asked for; ``None`` for this process, with as many threads as torch takes by itself unless told."""
     if ray is not None:
-        gpus = int(any(cell.device.type == "cuda" for cell in planned))
+        gpus = int(any(trial.device.type == "cuda" for trial in planned))
         return ray_cluster.RayCluster(perform_elsewhere, reporter, ray, cpus or 1, gpus)
     if jobs > 1:
         threads = cpus or max(1, torch.get_num_threads() // jobs)
@@ -180,18 +180,18 @@ def _executor(
     return None
 
 
-def _print_estimates(planned: Sequence[Cell], config: RunConfig, jobs: int, reporter: ConsoleReporter) -> None:
+def _print_estimates(planned: Sequence[Trial], config: RunConfig, jobs: int, reporter: ConsoleReporter) -> None:
     standings = status.survey(planned, config)
     found = estimates.estimate_all(standings, config, reporter)
-    table = folded_table("cell", "to measure", "done, or why not", "time", "memory")
+    table = folded_table("trial", "to measure", "done, or why not", "time", "memory")
     for standing in standings:
-        estimate = found.get(standing.cell)
+        estimate = found.get(standing.trial)
         costs = (_duration(estimate.seconds), f"{estimate.peak_bytes / 1e9:.1f} GB") if estimate else ("", "")
         to_do = ", ".join((*standing.alone, *standing.beside))
-        table.add_row(standing.cell.title, to_do, escape(status.why(standing, config)), *costs)
+        table.add_row(standing.trial.title, to_do, escape(status.why(standing, config)), *costs)
     out.print(table)
     known = [estimate for estimate in found.values() if estimate is not None]
-    lines = [f"{len(found)} of {len(planned)} cells to run"]
+    lines = [f"{len(found)} of {len(planned)} trials to run"]
     if known:
         at_once = min(jobs, len(found))
         lines += [
@@ -212,25 +212,25 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _print_configuration(planned: Sequence[Cell], protocols: tuple[str, ...], test_tasks: int | None) -> None:
+def _print_configuration(planned: Sequence[Trial], protocols: tuple[str, ...], test_tasks: int | None) -> None:
     table = folded_table("bench", "method", "seeds", "resolved configuration")
     shown: dict[tuple[str, str, str], list[str]] = {}
-    for cell in planned:
-        config = {k: v for k, v in cell.config.items() if k not in ("way", "shot")}
+    for trial in planned:
+        config = {k: v for k, v in trial.config.items() if k not in ("way", "shot")}
         config |= {f"settings.{k}": v for k, v in config.pop("settings").items()}
         text = ", ".join(f"{k} {v}" for k, v in config.items())
-        data = f"{cell.dataset.name} ({cell.dataset.source}), device {cell.device}"
-        shown.setdefault((cell.bench.name, cell.method, f"{text}, data {data}"), []).append(str(cell.seed))
+        data = f"{trial.dataset.name} ({trial.dataset.source}), device {trial.device}"
+        shown.setdefault((trial.bench.name, trial.method, f"{text}, data {data}"), []).append(str(trial.seed))
     for (bench, method, text), seeds in shown.items():
         table.add_row(bench, method, ",".join(seeds), text)
     err.print(table)
-    for cell in planned:
-        if left_out := [name for name in protocols if name not in cell.protocols]:
-            err.print(f"does not apply to {cell.title}: {', '.join(left_out)}", highlight=False)
-    for cell in planned:
-        if test_tasks is not None and cell.plan.test_tasks < test_tasks:
-            err.print(f"{cell.title} has {cell.plan.test_tasks} test tasks, all that there are", highlight=False)
-    if any(cell.dataset.source in STAND_INS for cell in planned):
+    for trial in planned:
+        if left_out := [name for name in protocols if name not in trial.protocols]:
+            err.print(f"does not apply to {trial.title}: {', '.join(left_out)}", highlight=False)
+    for trial in planned:
+        if test_tasks is not None and trial.plan.test_tasks < test_tasks:
+            err.print(f"{trial.title} has {trial.plan.test_tasks} test tasks, all that there are", highlight=False)
+    if any(trial.dataset.source in STAND_INS for trial in planned):
         err.print("[yellow]stand-in data:[/] results on it are not results on the real data set")
 
 
@@ -240,7 +240,7 @@ def _print_summary(summary: scheduler.Summary, folder: Path) -> None:
     for title in summary.left:
         err.print(f"left to another run, which is at work on it: {title}", highlight=False)
     left = f"{len(summary.left)} left to another run, " if summary.left else ""
-    done, nothing, failed = (len(cells) for cells in (summary.done, summary.skipped, summary.failed))
-    counts = f"{done} cells run, {nothing} had nothing to do, {left}{failed} failed"
+    done, nothing, failed = (len(trials) for trials in (summary.done, summary.skipped, summary.failed))
+    counts = f"{done} trials run, {nothing} had nothing to do, {left}{failed} failed"
     failures = f"; tracebacks are in {folder / 'failures'}" if summary.failed else ""
     err.print(f"{counts}; records and tables are in {folder}{failures}", markup=False, highlight=False, soft_wrap=True)

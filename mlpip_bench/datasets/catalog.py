@@ -130,7 +130,7 @@ def _views(
     """A source for ``views``; all have one version, so that what one has cached serves the others."""
     return DataSource(
         "views",
-        f"{title}: views all around objects, one every 10 degrees, 32x32 grey",
+        f"{title}: views all around objects, one every 10 degrees, 32x32 gray",
         folders,
         layouts,
         100 * shapenet.VERSION + coil100.VERSION,

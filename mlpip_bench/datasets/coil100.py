@@ -1,6 +1,6 @@
 """COIL-100: real objects on a turntable, a view every 5 degrees (Nene, Nayar, Murase 1996); for research only.
 
-Every second view is used, grey and 32x32, of the 88 objects whose 36 views are all there.
+Every second view is used, gray and 32x32, of the 88 objects whose 36 views are all there.
 
 Layout: ``coil100_32.npz`` with ``images`` uint8 ``[object, 36, 32, 32]``, ``objects`` (numbers of the objects) and
 ``azimuth_degrees`` (0, 10, ... 350).

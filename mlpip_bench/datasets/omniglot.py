@@ -150,7 +150,7 @@ def find(folder: Path, split: Split, resize: Resize) -> Found | None:
         folder: where to look.
         split: ``random``, by character, or ``vinyals``, by alphabet.
         resize: ``nearest`` is what Pillow makes of a 1-bit drawing with whatever filter, hence what most
-            published results saw; ``antialias`` converts to grey first, then resizes with Lanczos.
+            published results saw; ``antialias`` converts to gray first, then resizes with Lanczos.
 
     Raises:
         UserError: a layout is there in part.
@@ -286,8 +286,8 @@ def shrink(paper: NDArray[np.bool_], resize: Resize) -> NDArray[np.uint8]:
     """Drawings ``[drawing, 105, 105]``, True is paper, as uint8 ``[drawing, 28, 28]``, ink at 255."""
     if resize == "antialias":
         size = (SMALL_SIDE, SMALL_SIDE)
-        grey = (Image.fromarray(drawing.astype(np.uint8) * 255) for drawing in paper)
-        return 255 - np.stack([np.asarray(image.resize(size, Image.Resampling.LANCZOS)) for image in grey])
+        gray = (Image.fromarray(drawing.astype(np.uint8) * 255) for drawing in paper)
+        return 255 - np.stack([np.asarray(image.resize(size, Image.Resampling.LANCZOS)) for image in gray])
     # The source pixel at the middle of each target pixel, as Pillow's nearest does. No middle lies on a
     # border between two pixels, so turning before or after makes no difference.
     middle = ((np.arange(SMALL_SIDE) + 0.5) * SIDE / SMALL_SIDE).astype(np.intp)

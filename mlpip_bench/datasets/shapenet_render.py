@@ -1,7 +1,7 @@
 """Renders ShapeNetCore v2 meshes to the views that view reconstruction reads (paper, appendix E).
 
-An object has ``VIEWS`` views, one every 10 degrees of azimuth: rendered at 128x128, made grey, reduced to 32x32
-(Lanczos). The files written are the 32x32 ones: ``<synset>/<object>/{00..35}.png``, 8-bit grey. The paper gives the
+An object has ``VIEWS`` views, one every 10 degrees of azimuth: rendered at 128x128, made gray, reduced to 32x32
+(Lanczos). The files written are the 32x32 ones: ``<synset>/<object>/{00..35}.png``, 8-bit gray. The paper gives the
 sizes and the azimuths; the rest was chosen here:
 
 - Camera: perspective, 30 degrees wide, 30 degrees above the horizon, level (ShapeNet's up is +Y). The object stands at
@@ -10,7 +10,7 @@ sizes and the azimuths; the rest was chosen here:
   (the object's left side) at 90 degrees.
 - Light: from above and left of the camera, moving with it. Faces are shaded flat and from both sides: neither the
   file's normals nor the order of its vertices counts, both being inconsistent in ShapeNet.
-- Surface: the material's texture where there is one that can be read, else its diffuse colour; grey where the mesh has
+- Surface: the material's texture where there is one that can be read, else its diffuse color; gray where the mesh has
   no ``model_normalized.mtl``. No highlights, no transparency: what is drawn depends on no order of drawing.
 - Background: white.
 
@@ -56,7 +56,7 @@ FIELD_OF_VIEW_DEGREES = 30.0
 TIMEOUT_SECONDS = 300.0
 
 _NAMES = [f"{view:02d}.png" for view in range(VIEWS)]
-_GREY = 0.6
+_GRAY = 0.6
 _AMBIENT = 0.4
 _SHOWN = 20  # failures on the screen; the file has them all
 _COMMAND = [sys.executable, "-m", "mlpip_bench.datasets.shapenet_render"]
@@ -104,7 +104,7 @@ def prepare(
     counts = f"{len(todo) - len(failed)} objects rendered, {there} were there, {len(failed)} failed"
     reporter.say(f"{counts}; the views are in {target}")
     if untextured:
-        reporter.say(f"{len(untextured)} objects lack textures and have plain colours there, the first {untextured[0]}")
+        reporter.say(f"{len(untextured)} objects lack textures and have plain colors there, the first {untextured[0]}")
     for name, reason in list(failed.items())[:_SHOWN]:
         reporter.say(f"failed: {name}: {reason}")
     if failed:
@@ -263,7 +263,7 @@ class _Renderer:
         """Render a mesh.
 
         Returns:
-            ``[VIEWS, SIDE, SIDE]``, grey, and whether all of its textures were found.
+            ``[VIEWS, SIDE, SIDE]``, gray, and whether all of its textures were found.
 
         Raises:
             _MeshError: the mesh is bad, crashed the renderer, or took too long.
@@ -401,7 +401,7 @@ class _Scene:
                 texture.InterpolateOn()
                 surface.SetColor(1.0, 1.0, 1.0)
             elif plain:
-                surface.SetColor(_GREY, _GREY, _GREY)
+                surface.SetColor(_GRAY, _GRAY, _GRAY)
             else:
                 surface.SetColor(surface.GetDiffuseColor())
             surface.SetAmbient(_AMBIENT)
@@ -411,7 +411,7 @@ class _Scene:
             surface.SetInterpolationToFlat()  # VTK then takes each face's own normal, on the side that is seen
 
     def picture(self, azimuth_degrees: float) -> Image.Image:
-        """The mesh at full size, grey."""
+        """The mesh at full size, gray."""
         azimuth, elevation = math.radians(azimuth_degrees), math.radians(ELEVATION_DEGREES)
         distance = 1 / math.sin(math.radians(FIELD_OF_VIEW_DEGREES / 2))  # the unit sphere just fills the view
         level = distance * math.cos(elevation)
@@ -426,7 +426,7 @@ class _Scene:
 
 
 def _plain_materials(text: str) -> str:
-    """Diffuse colours and textures of an MTL file, in a form that VTK reads: to it 1e-05 and .5 are no numbers."""
+    """Diffuse colors and textures of an MTL file, in a form that VTK reads: to it 1e-05 and .5 are no numbers."""
     lines = []
     for words in (line.split(maxsplit=1) for line in text.splitlines()):
         if words[:1] == ["Kd"] and len(words) == 2:

@@ -35,7 +35,7 @@ def view_dataset(
     Args:
         name: of the data set.
         source: where it comes from.
-        images: ``[object, VIEWS, SIDE, SIDE]``, grey.
+        images: ``[object, VIEWS, SIDE, SIDE]``, gray.
         objects: one name an object, in an order that does not depend on the file system.
         options: settings that made the arrays.
 

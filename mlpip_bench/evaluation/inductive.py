@@ -10,7 +10,7 @@ from torch import Tensor
 from mlpip_bench.evaluation.predict import single_query
 from mlpip_bench.inference.distributions import to_float64
 from mlpip_bench.inference.method import Method
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 def is_inductive(method: Method[Any], batch: TaskBatch, queries: int = 5, tolerance: float = 1e-3) -> bool:
@@ -30,7 +30,7 @@ def is_inductive(method: Method[Any], batch: TaskBatch, queries: int = 5, tolera
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         q = method.amortize(batch.support)
 
-        def answers(query: Labelled) -> Tensor:
+        def answers(query: Labeled) -> Tensor:
             """Density at the target; in reconstruction, where densities underflow, the image."""
             predictive = method.predictive(q, query.x)
             if method.problem.kind == "reconstruction":

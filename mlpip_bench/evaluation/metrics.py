@@ -99,7 +99,7 @@ def reliability(predictive: Distribution, y: Tensor) -> dict[str, tuple[float, .
         For each bin ``count`` of its queries, their mean ``confidence`` and ``accuracy``, and
         ``accuracy_ci95``, the Student-t 95 % half-width over the tasks that have queries in the bin.
         Accuracy is a ratio of two sums over tasks, right queries / queries, so its half-width is that
-        of the mean of the ratio's linearisation, (right - accuracy x queries) / (queries a task). That
+        of the mean of the ratio's linearization, (right - accuracy x queries) / (queries a task). That
         sees no spread where all are right, or all wrong: there it is the exact binomial bound for as many
         tasks. It is at most 1, which says nothing of an accuracy, as for a bin with queries of one task.
     """

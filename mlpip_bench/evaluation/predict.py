@@ -14,9 +14,9 @@ from mlpip_bench.evaluation.metrics import Metric
 from mlpip_bench.inference.distributions import Delta, MonteCarloMixture, to_float64
 from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.nn.backbones import features_once
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.tasks.stream import Stream
-from mlpip_bench.utils.errors import CellError
+from mlpip_bench.utils.errors import TrialError
 from mlpip_bench.utils.progress import Step
 from mlpip_bench.utils.seeding import seed_from
 
@@ -42,7 +42,7 @@ def predict(
         one_at_a_time: ask for each query alone; classification only.
 
     Raises:
-        CellError: a predictive of the wrong kind or shape.
+        TrialError: a predictive of the wrong kind or shape.
     """
     (predictions,) = predict_each(method, stream, tasks, [method.settings], step, one_at_a_time=one_at_a_time)
     return predictions
@@ -82,7 +82,7 @@ def predict_each(
 def _of_batch(method: Method[Any], batch: TaskBatch, *, one_at_a_time: bool) -> Distribution:
     q = method.amortize(batch.support)
     if not isinstance(q, Posterior):
-        raise CellError(f"amortize must return a Posterior; {type(method).__name__}'s is a {type(q).__name__}.")
+        raise TrialError(f"amortize must return a Posterior; {type(method).__name__}'s is a {type(q).__name__}.")
     if not one_at_a_time:
         return _predictive(method, q, batch.query)
     points = [_predictive(method, q, single_query(batch.query, i)) for i in range(batch.query.y.shape[1])]
@@ -97,12 +97,12 @@ def chunk_size(stream: Stream) -> int:
     )
 
 
-def single_query(query: Labelled, index: int) -> Labelled:
+def single_query(query: Labeled, index: int) -> Labeled:
     """One query of each task."""
-    return Labelled(query.x[:, index : index + 1], query.y[:, index : index + 1], query.way)
+    return Labeled(query.x[:, index : index + 1], query.y[:, index : index + 1], query.way)
 
 
-def _predictive(method: Method[Any], q: Posterior[Any], query: Labelled) -> Distribution:
+def _predictive(method: Method[Any], q: Posterior[Any], query: Labeled) -> Distribution:
     """The predictive in float64, checked before its numbers are believed."""
     predictive = method.predictive(q, query.x)
     points = query.y.shape[:2]
@@ -112,7 +112,7 @@ def _predictive(method: Method[Any], q: Posterior[Any], query: Labelled) -> Dist
             if isinstance(predictive, Distribution)
             else f"a {type(predictive).__name__}"
         )
-        raise CellError(
+        raise TrialError(
             f"predictive must return a distribution with batch shape (task, point) = {tuple(points)}; "
             f"{type(method).__name__}'s is {came}."
         )
@@ -120,22 +120,22 @@ def _predictive(method: Method[Any], q: Posterior[Any], query: Labelled) -> Dist
         return _images(predictive, query, type(method).__name__)
     predictive = _reduced(to_float64(predictive))
     if method.problem.kind == "classification" and not hasattr(predictive, "probs"):
-        raise CellError(
+        raise TrialError(
             f"predictive must be a distribution over the task's classes; {type(method).__name__}'s is a "
             f"{type(predictive).__name__}."
         )
     if isinstance(predictive, Categorical) and predictive.logits.shape[-1] != query.way:
-        raise CellError(
+        raise TrialError(
             f"predictive must have a probability for each of the task's {query.way} classes; "
             f"{type(method).__name__}'s has {predictive.logits.shape[-1]}."
         )
     return predictive
 
 
-def _images(predictive: Distribution, query: Labelled, name: str) -> Delta:
+def _images(predictive: Distribution, query: Labeled, name: str) -> Delta:
     """The mean of predicted images, the only thing that is scored of them."""
     if predictive.event_shape != query.y.shape[2:]:
-        raise CellError(
+        raise TrialError(
             f"predictive must be over images of the shape {tuple(query.y.shape[2:])}; {name}'s event shape is "
             f"{tuple(predictive.event_shape)}."
         )
@@ -156,12 +156,12 @@ def score(metric: Metric, predictions: Predictions) -> list[float]:
     """One score a task.
 
     Raises:
-        CellError: a score that is not finite; it would poison every mean.
+        TrialError: a score that is not finite; it would poison every mean.
     """
     scores = torch.cat([metric.score(predictive, y) for predictive, y in predictions])
     if not scores.isfinite().all():
         task = int((~scores.isfinite()).nonzero()[0])
-        raise CellError(
+        raise TrialError(
             f"{metric.name} is {float(scores[task])} on task {task}: the model's predictions are not finite."
         )
     return [float(s) for s in scores]

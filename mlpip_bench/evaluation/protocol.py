@@ -118,9 +118,9 @@ class Evaluation:
     ) -> list[Scores]:
         """Each metric on the predictions, by default those under the bench's own test condition."""
         predictions = self.predictions if predictions is None else predictions
-        return [self.labelled(metric, score(metric, predictions), condition=condition) for metric in metrics]
+        return [self.labeled(metric, score(metric, predictions), condition=condition) for metric in metrics]
 
-    def labelled(
+    def labeled(
         self,
         metric: Metric,
         per_task: Sequence[float],

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from mlpip_bench.benches.settings import TEST_QUERIES
 from mlpip_bench.datasets.catalog import DataOptions, SourceChoice
-from mlpip_bench.execution.trial import Cell
+from mlpip_bench.execution.trial import Trial
 from mlpip_bench.nn.normalization import NormMode
 from mlpip_bench.tasks.views import Angles
 from mlpip_bench.utils.device import Numerics
@@ -28,16 +28,16 @@ class RunConfig:
         benches: names.
         protocols: names, each of which is measured where it applies; none for those that are measured by default.
         seeds: training seeds.
-        norms: normalisation modes; all methods are run in each.
+        norms: normalization modes; all methods are run in each.
         preset: budget.
         queries: queries per class at test.
         overrides: fields of plan or settings, for all methods (key ``"*"``) or by method.
-        sweeps: several such settings, each of which makes cells of its own, likewise by method.
+        sweeps: several such settings, each of which makes trials of its own, likewise by method.
         source, data_root, data: where images come from.
         angles: how the angle of a view is given.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         numerics: how numbers are computed.
-        overwrite: which cells run again: none, failed ones, or all.
+        overwrite: which trials run again: none, failed ones, or all.
         results: folder of records, tables and checkpoints.
     """
 
@@ -59,21 +59,22 @@ class RunConfig:
     overwrite: Overwrite = "failed"
     results: Path = Path("results")
 
-    def only(self, cells: Sequence[Cell]) -> RunConfig:
-        """What asks for these cells, and for no others unless they are of several benches, seeds or norms.
+    def only(self, trials: Sequence[Trial]) -> RunConfig:
+        """What asks for these trials, and for no others unless they are of several benches, seeds or norms.
 
         Its paths are absolute: it can be planned again in a process with another working directory.
         """
-        methods = tuple(dict.fromkeys(cell.method for cell in cells))
+        methods = tuple(dict.fromkeys(trial.method for trial in trials))
         swept = {
-            m: [dict(t) for t in dict.fromkeys(tuple(c.swept.items()) for c in cells if c.method == m)] for m in methods
+            m: [dict(t) for t in dict.fromkeys(tuple(c.swept.items()) for c in trials if c.method == m)]
+            for m in methods
         }
         return dataclasses.replace(
             self,
             methods=methods,
-            benches=tuple(dict.fromkeys(cell.bench.name for cell in cells)),
-            seeds=tuple(dict.fromkeys(cell.seed for cell in cells)),
-            norms=tuple(dict.fromkeys(cell.norm for cell in cells)),
+            benches=tuple(dict.fromkeys(trial.bench.name for trial in trials)),
+            seeds=tuple(dict.fromkeys(trial.seed for trial in trials)),
+            norms=tuple(dict.fromkeys(trial.norm for trial in trials)),
             overrides={name: self.overrides[name] for name in ("*", *methods) if name in self.overrides},
             sweeps=swept,
             data_root=self.data_root and self.data_root.expanduser().absolute(),

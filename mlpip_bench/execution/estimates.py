@@ -1,4 +1,4 @@
-"""What a run will take: a few steps of each cell, measured and multiplied."""
+"""What a run will take: a few steps of each trial, measured and multiplied."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlpip_bench.evaluation.predict import chunk_size, predict
 from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.status import Standing
-from mlpip_bench.execution.trial import Cell, build_method, streams_of
+from mlpip_bench.execution.trial import Trial, build_method, streams_of
 from mlpip_bench.training.checkpoints import iterations_done
 from mlpip_bench.training.loop import adam, descend
 from mlpip_bench.utils.progress import Reporter
@@ -28,7 +28,7 @@ _TASKS = 2
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a cell will take, roughly.
+    """What a trial will take, roughly.
 
     Attributes:
         seconds: to train what is left, to validate, and to test by the protocols that measure one model.
@@ -40,38 +40,38 @@ class Estimate:
     peak_bytes: int
 
 
-def estimate_all(standings: Sequence[Standing], config: RunConfig, reporter: Reporter) -> dict[Cell, Estimate | None]:
-    """Estimates of the cells that have something to do; None for one that cannot be run.
+def estimate_all(standings: Sequence[Standing], config: RunConfig, reporter: Reporter) -> dict[Trial, Estimate | None]:
+    """Estimates of the trials that have something to do; None for one that cannot be run.
 
     Seeds of a configuration cost the same, so that one of them is measured.
     """
-    found: dict[Cell, Estimate | None] = {}
+    found: dict[Trial, Estimate | None] = {}
     before: dict[str, Estimate | None] = {}
     held = _resident_bytes()
     open_ones = [standing for standing in standings if not standing.nothing]
     with reporter.stage("measuring a few steps of each", len(open_ones)) as step:
         for number, standing in enumerate(open_ones, 1):
-            cell = standing.cell
-            reached = _reached(cell, config)
-            alike = repr((cell.bench.name, cell.method, cell.config, standing.alone, reached))
+            trial = standing.trial
+            reached = _reached(trial, config)
+            alike = repr((trial.bench.name, trial.method, trial.config, standing.alone, reached))
             if alike not in before:
                 try:
-                    before[alike] = _estimate(cell, standing.alone, reached, held)
-                except (Exception, SystemExit):  # which the run will keep as the cell's failure
+                    before[alike] = _estimate(trial, standing.alone, reached, held)
+                except (Exception, SystemExit):  # which the run will keep as the trial's failure
                     before[alike] = None
-            found[cell] = before[alike]
+            found[trial] = before[alike]
             step(number)
     return found
 
 
-def _reached(cell: Cell, config: RunConfig) -> int:
-    reached = iterations_done(cell.checkpoint(config.results))
-    return 0 if config.overwrite == "always" and reached == cell.plan.iterations else reached
+def _reached(trial: Trial, config: RunConfig) -> int:
+    reached = iterations_done(trial.checkpoint(config.results))
+    return 0 if config.overwrite == "always" and reached == trial.plan.iterations else reached
 
 
-def _estimate(cell: Cell, protocols: Sequence[str], reached: int, held: int) -> Estimate:
-    plan, device = cell.plan, cell.device
-    method, streams = build_method(cell), streams_of(cell, device)
+def _estimate(trial: Trial, protocols: Sequence[str], reached: int, held: int) -> Estimate:
+    plan, device = trial.plan, trial.device
+    method, streams = build_method(trial), streams_of(trial, device)
     optimizer = adam(method, plan)
 
     def train_step() -> None:
@@ -79,7 +79,7 @@ def _estimate(cell: Cell, protocols: Sequence[str], reached: int, held: int) -> 
         descend(method.loss(streams["train"].batch(0, plan.tasks_per_batch)), optimizer)
 
     validations = plan.iterations // plan.validate_every - reached // plan.validate_every
-    with cell.numerics.applied(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with trial.numerics.applied(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         step_bytes = peak_bytes(train_step, device)  # which warms up, too
         step = statistics.median(_seconds(train_step, device) for _ in range(_STEPS))
         validation = _seconds(lambda: predict(method, streams["validation"], _TASKS), device) / _TASKS

@@ -14,24 +14,24 @@ from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.evaluation.metrics import VALIDATION
 from mlpip_bench.evaluation.protocol import Contender, EvalProtocol, Evaluation, SideBySideProtocol, compile_for_tests
 from mlpip_bench.execution.fingerprint import engine_code
-from mlpip_bench.execution.trial import Cell, build_method, streams_of
+from mlpip_bench.execution.trial import Trial, build_method, streams_of
 from mlpip_bench.inference.method import Method
 from mlpip_bench.records.record import Model, Record, Scores
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.training.checkpoints import State, TrainingState, iterations_done, load_checkpoint
 from mlpip_bench.training.loop import train
 from mlpip_bench.utils.device import environment
-from mlpip_bench.utils.errors import CellError, UserError, one_line
+from mlpip_bench.utils.errors import TrialError, UserError, one_line
 from mlpip_bench.utils.progress import Reporter
 
 
 def train_and_measure(
-    cell: Cell, protocols: Sequence[str], folder: Path, reporter: Reporter, *, afresh: bool
+    trial: Trial, protocols: Sequence[str], folder: Path, reporter: Reporter, *, afresh: bool
 ) -> Iterator[Record]:
     """Train, from the last checkpoint if there is one, then measure by protocols that measure one model.
 
     Args:
-        cell: what is trained.
+        trial: what is trained.
         protocols: what is measured; may be none.
         folder: of the results.
         reporter: shows bars.
@@ -41,68 +41,68 @@ def train_and_measure(
         A record a protocol, to be kept at once.
 
     Raises:
-        CellError: training stopped, or a protocol failed, after the records of the others.
+        TrialError: training stopped, or a protocol failed, after the records of the others.
         UserError: a checkpoint is damaged or cannot be written.
     """
-    streams = streams_of(cell, cell.device)
-    method = build_method(cell)
-    checkpoint = cell.checkpoint(folder)
+    streams = streams_of(trial, trial.device)
+    method = build_method(trial)
+    checkpoint = trial.checkpoint(folder)
     start = iterations_done(checkpoint)
-    if afresh and start == cell.plan.iterations:
+    if afresh and start == trial.plan.iterations:
         checkpoint.unlink()  # an unfinished one belongs to this very command, which was interrupted
         start = 0
-    if 0 < start < cell.plan.iterations:
-        reporter.say(f"{cell.title}: goes on from iteration {start}")
-    with cell.numerics.applied(cell.device):
-        with reporter.stage(f"{cell.title}: training", cell.plan.iterations, start) as step:
+    if 0 < start < trial.plan.iterations:
+        reporter.say(f"{trial.title}: goes on from iteration {start}")
+    with trial.numerics.applied(trial.device):
+        with reporter.stage(f"{trial.title}: training", trial.plan.iterations, start) as step:
             trained = train(
                 method,
-                cell.plan,
+                trial.plan,
                 streams["train"],
                 streams["validation"],
-                metrics=VALIDATION[cell.bench.data.kind],
-                seed=cell.seed,
+                metrics=VALIDATION[trial.bench.data.kind],
+                seed=trial.seed,
                 checkpoint=checkpoint,
                 step=step,
             )
         began = time.monotonic()
-        compile_for_tests(method, cell.numerics)
-        measured, failed = _measure(cell, method, trained, streams["test"], protocols, reporter)
+        compile_for_tests(method, trial.numerics)
+        measured, failed = _measure(trial, method, trained, streams["test"], protocols, reporter)
         inductive = bool(measured) and is_inductive(method, streams["test"].batch(0, 1))
         for name, scores in measured.items():
-            yield _record(cell, method, trained, name, scores, inductive, time.monotonic() - began, {})
+            yield _record(trial, method, trained, name, scores, inductive, time.monotonic() - began, {})
     if failed:  # the records of the others are written by now
         told = (f"protocol {name}: {message_of(error)}" for name, error in failed.items())
-        raise CellError("; ".join(told)) from next(iter(failed.values()))
+        raise TrialError("; ".join(told)) from next(iter(failed.values()))
 
 
-def measure_side_by_side(name: str, cells: Sequence[Cell], folder: Path, reporter: Reporter) -> list[Record]:
-    """Measure the trained models of some cells at once, by a protocol that does so."""
+def measure_side_by_side(name: str, trials: Sequence[Trial], folder: Path, reporter: Reporter) -> list[Record]:
+    """Measure the trained models of some trials at once, by a protocol that does so."""
     began = time.monotonic()
-    states = [load_checkpoint(cell.checkpoint(folder)) for cell in cells]
+    states = [load_checkpoint(trial.checkpoint(folder)) for trial in trials]
     contenders = []
-    for cell, state in zip(cells, states, strict=True):
-        method = build_method(cell)
+    for trial, state in zip(trials, states, strict=True):
+        method = build_method(trial)
         method.load_state_dict(state.best_model)
-        compile_for_tests(method, cell.numerics)
-        contenders.append(Contender(cell.title, method, cell.plan, streams_of(cell, cell.device)))
+        compile_for_tests(method, trial.numerics)
+        contenders.append(Contender(trial.title, method, trial.plan, streams_of(trial, trial.device)))
     protocol = registry.protocol(name)()
-    assert isinstance(protocol, SideBySideProtocol)  # that is what these cells are grouped by
-    with cells[0].numerics.applied(cells[0].device):  # one for all cells of a run
+    assert isinstance(protocol, SideBySideProtocol)  # that is what these trials are grouped by
+    with trials[0].numerics.applied(trials[0].device):  # one for all trials of a run
         measured = protocol.measure(contenders, reporter)
         seconds = time.monotonic() - began
         session = {"session": datetime.now(UTC).isoformat(sep=" ")}
         inductive = [is_inductive(c.method, c.streams["test"].batch(0, 1)) for c in contenders]
         return [
-            _record(cell, contender.method, state, name, scores, alone, seconds, session)
-            for cell, contender, state, scores, alone in zip(
-                cells, contenders, states, measured, inductive, strict=True
+            _record(trial, contender.method, state, name, scores, alone, seconds, session)
+            for trial, contender, state, scores, alone in zip(
+                trials, contenders, states, measured, inductive, strict=True
             )
         ]
 
 
 def _record(
-    cell: Cell,
+    trial: Trial,
     method: Method[Any],
     trained: TrainingState,
     protocol: str,
@@ -112,36 +112,36 @@ def _record(
     session: Mapping[str, Any],
 ) -> Record:
     return Record(
-        key=cell.record_key(protocol),
-        bench=cell.bench.name,
-        method=cell.method,
+        key=trial.record_key(protocol),
+        bench=trial.bench.name,
+        method=trial.method,
         protocol=protocol,
-        seed=cell.seed,
-        device=cell.device.type,
+        seed=trial.seed,
+        device=trial.device.type,
         inductive=inductive,
-        config=cell.config,
-        data=cell.data,
+        config=trial.config,
+        data=trial.data,
         scores=tuple(scores),
         parameters=sum(p.numel() for p in method.parameters()),
         training={
             "iterations": trained.iteration,
-            "tasks_seen": trained.iteration * cell.plan.tasks_per_batch,
+            "tasks_seen": trained.iteration * trial.plan.tasks_per_batch,
             "seconds": trained.seconds,
             "best_iteration": trained.best_iteration,
             "history": trained.history,
         },
         seconds=seconds,
-        environment={**environment(cell.device), "code": {**cell.code(protocol), "build": engine_code()}, **session},
+        environment={**environment(trial.device), "code": {**trial.code(protocol), "build": engine_code()}, **session},
     )
 
 
 def message_of(error: BaseException) -> str:
     """What a failure is told with."""
-    return str(error) if isinstance(error, CellError) else one_line(error)
+    return str(error) if isinstance(error, TrialError) else one_line(error)
 
 
 def _measure(
-    cell: Cell,
+    trial: Trial,
     method: Method[Any],
     trained: TrainingState,
     test: Stream,
@@ -159,7 +159,7 @@ def _measure(
         del states["last"]
     for model, state in states.items():
         method.load_state_dict(state)
-        evaluation = Evaluation(method, model, test, cell.plan.test_tasks, reporter, cell.title)
+        evaluation = Evaluation(method, model, test, trial.plan.test_tasks, reporter, trial.title)
         for name in [n for n in protocols if n not in failed]:
             try:
                 scores[name] += _scores(name, evaluation)
@@ -174,14 +174,14 @@ def _measure(
 
 
 def _scores(name: str, evaluation: Evaluation) -> list[Scores]:
-    """What a protocol gives; raises whatever it raises, and CellError for what are not scores of the test tasks."""
+    """What a protocol gives; raises whatever it raises, and TrialError for what are not scores of the test tasks."""
     protocol = registry.protocol(name)()
     assert isinstance(protocol, EvalProtocol)  # the others measure several models at once
     scores = protocol.measure(evaluation)
     if not (isinstance(scores, list) and scores and all(isinstance(s, Scores) for s in scores)):
-        raise CellError(f"measure must return a list of Scores, and at least one; got {scores!r:.60}.")
+        raise TrialError(f"measure must return a list of Scores, and at least one; got {scores!r:.60}.")
     if uneven := [s for s in scores if len(s.per_task) != evaluation.tasks]:
-        raise CellError(
+        raise TrialError(
             f"there must be one score for each of the {evaluation.tasks} test tasks; {uneven[0].metric} has "
             f"{len(uneven[0].per_task)}."
         )

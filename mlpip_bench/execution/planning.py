@@ -20,7 +20,7 @@ from mlpip_bench.datasets.catalog import SourceChoice, load
 from mlpip_bench.evaluation.protocol import MeasurementRule
 from mlpip_bench.execution.config import Overwrite, RunConfig
 from mlpip_bench.execution.fingerprint import plugin_code
-from mlpip_bench.execution.trial import Cell, build_method, streams_of
+from mlpip_bench.execution.trial import Trial, build_method, streams_of
 from mlpip_bench.inference.method import Method
 from mlpip_bench.nn.normalization import NORM_MODES
 from mlpip_bench.records.record import LARGEST_SEED
@@ -34,7 +34,7 @@ from mlpip_bench.utils.progress import Reporter
 _log = logging.getLogger("mlpip_bench")
 
 
-def plan_cells(config: RunConfig, reporter: Reporter | None = None, *, here: bool = True) -> list[Cell]:
+def plan_trials(config: RunConfig, reporter: Reporter | None = None, *, here: bool = True) -> list[Trial]:
     """Resolve and check everything that was asked for, before any work starts; reads the data.
 
     Args:
@@ -98,8 +98,8 @@ def plan_cells(config: RunConfig, reporter: Reporter | None = None, *, here: boo
     datasets = {
         name: _load(bench, config, reporter) for name, bench in {bench.dataset: bench for bench in benches}.items()
     }
-    cells = [
-        Cell(
+    trials = [
+        Trial(
             bench=bench,
             method=name,
             seed=seed,
@@ -121,16 +121,16 @@ def plan_cells(config: RunConfig, reporter: Reporter | None = None, *, here: boo
         for name in entered[bench]
         for swept, chosen in resolved[bench, name]
     ]
-    cells = list({cell.key: cell for cell in cells}.values())  # two values may come to one setting
-    if not any(cell.protocols for cell in cells):
+    trials = list({trial.key: trial for trial in trials}.values())  # two values may come to one setting
+    if not any(trial.protocols for trial in trials):
         kinds = sorted({bench.data.kind for bench in benches})
         raise UserError(
             f"a protocol must apply to bench and method; none of {', '.join(protocols)} does to "
             f"{', '.join(plugins)} on {' or '.join(kinds)}. See: list protocols."
         )
-    for cell in cells:
-        _check(cell, config.results)
-    return cells
+    for trial in trials:
+        _check(trial, config.results)
+    return trials
 
 
 _Plugin = TypeVar("_Plugin")
@@ -185,7 +185,7 @@ def _applicable(
 
 
 def _swept(config: RunConfig, method: str) -> list[dict[str, Any]]:
-    """The settings that sweeps try with a method, each a cell: one of those of all methods with one of its own."""
+    """The settings that sweeps try with a method, each a trial: one of those of all methods with one of its own."""
     return [
         {**for_all, **own}
         for for_all, own in itertools.product(config.sweeps.get("*", [{}]), config.sweeps.get(method, [{}]))
@@ -200,13 +200,13 @@ def _resolve(
     return resolve(plugin, name, default, config.preset, (bench.dataset, bench.name), overrides)
 
 
-def _check(cell: Cell, folder: Path) -> None:
-    streams_of(cell, torch.device("cpu"))
-    if (checkpoint := cell.checkpoint(folder)).exists():
+def _check(trial: Trial, folder: Path) -> None:
+    streams_of(trial, torch.device("cpu"))
+    if (checkpoint := trial.checkpoint(folder)).exists():
         load_checkpoint(checkpoint)
     try:
-        build_method(cell)
+        build_method(trial)
     except UserError:
         raise
-    except (Exception, SystemExit):  # a plugin's fault, which fails its cell and no other
-        _log.debug("%s cannot be built", cell.title, exc_info=True)
+    except (Exception, SystemExit):  # a plugin's fault, which fails its trial and no other
+        _log.debug("%s cannot be built", trial.title, exc_info=True)

@@ -1,4 +1,4 @@
-"""Where the time of a cell goes: its operations by their own time, and its share of the rate of a matrix product."""
+"""Where the time of a trial goes: its operations by their own time, and its share of the rate of a matrix product."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 from mlpip_bench.evaluation.predict import predict
-from mlpip_bench.execution.trial import Cell, build_method, streams_of
+from mlpip_bench.execution.trial import Trial, build_method, streams_of
 from mlpip_bench.training.loop import adam, descend
 from mlpip_bench.utils.device import keep_freed_memory
 from mlpip_bench.utils.errors import UserError, one_line
@@ -56,7 +56,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Profile:
-    """A cell's training or evaluation, profiled.
+    """A trial's training or evaluation, profiled.
 
     Attributes:
         title: which it is, and what a step is.
@@ -103,11 +103,11 @@ class Profile:
         )  # fmt: skip
 
 
-def profile_cells(cells: Sequence[Cell], folder: Path, reporter: Reporter, console: Console) -> None:
-    """Profile and print each cell; one that cannot be profiled is named, and takes no other with it.
+def profile_trials(trials: Sequence[Trial], folder: Path, reporter: Reporter, console: Console) -> None:
+    """Profile and print each trial; one that cannot be profiled is named, and takes no other with it.
 
     Args:
-        cells: what is profiled; nothing of it is changed.
+        trials: what is profiled; nothing of it is changed.
         folder: of the results; traces go below its ``profiles``.
         reporter: shows a bar.
         console: where tables are printed.
@@ -115,35 +115,35 @@ def profile_cells(cells: Sequence[Cell], folder: Path, reporter: Reporter, conso
     Raises:
         UserError: a trace cannot be written.
     """
-    for cell in cells:
+    for trial in trials:
         try:
-            done = profile_cell(cell, folder, reporter)
+            done = profile_trial(trial, folder, reporter)
         except UserError:
             raise
         except (Exception, SystemExit) as error:  # a plugin's fault, whatever it is; the run itself then records it
-            reporter.say(f"cannot profile {cell.title}: {one_line(error)}")
+            reporter.say(f"cannot profile {trial.title}: {one_line(error)}")
             continue
         for profiled in done:
             profiled.print(console)
 
 
-def profile_cell(cell: Cell, folder: Path, reporter: Reporter) -> list[Profile]:
-    """Profile a few steps of a cell's training, and then the prediction of a few test tasks.
+def profile_trial(trial: Trial, folder: Path, reporter: Reporter) -> list[Profile]:
+    """Profile a few steps of a trial's training, and then the prediction of a few test tasks.
 
     The model is built anew for this, and the global random generators are put back, so that a run that follows gives
     what it gives without it. Nothing is compiled: what compiled code does cannot be counted.
 
     Args:
-        cell: what is profiled.
+        trial: what is profiled.
         folder: of the results; traces go below its ``profiles``.
         reporter: shows a bar.
 
     Raises:
         UserError: a trace cannot be written.
     """
-    if cell.device.type == "cpu":
+    if trial.device.type == "cpu":
         keep_freed_memory()  # as a run does
-    plan, streams, method = cell.plan, streams_of(cell, cell.device), build_method(cell)
+    plan, streams, method = trial.plan, streams_of(trial, trial.device), build_method(trial)
     optimizer = adam(method, plan)
     firsts = itertools.count(0, plan.tasks_per_batch)
     test_tasks = min(plan.test_tasks, _TEST_TASKS)
@@ -158,22 +158,22 @@ def profile_cell(cell: Cell, folder: Path, reporter: Reporter) -> list[Profile]:
 
     found = []
     with (
-        torch.random.fork_rng(devices=[cell.device] if cell.device.type == "cuda" else []),
-        cell.numerics.applied(cell.device),
-        reporter.stage(f"{cell.title}: profiling", 2) as step,
+        torch.random.fork_rng(devices=[trial.device] if trial.device.type == "cuda" else []),
+        trial.numerics.applied(trial.device),
+        reporter.stage(f"{trial.title}: profiling", 2) as step,
     ):
-        torch.manual_seed(seed_from("profile", cell.seed))
+        torch.manual_seed(seed_from("profile", trial.seed))
         for phase, tasks, work in (
             ("training", plan.tasks_per_batch, train_step),
             ("evaluation", test_tasks, test_step),
         ):
             flop = count_flop(work)  # which warms up, too
-            seconds = _median_seconds(work, cell.device)
-            peak, dtype = matmul_rate(cell.device)
-            trace = cell.path(folder, "profiles", f"-{phase}.json.gz")
-            costs = _profile(work, _PROFILED_STEPS[phase], cell.device, trace)
-            title = f"{cell.title}: {phase}, tasks a step: {tasks}"
-            conditions = f"{cell.device}, threads: {torch.get_num_threads()}, {dtype}"
+            seconds = _median_seconds(work, trial.device)
+            peak, dtype = matmul_rate(trial.device)
+            trace = trial.path(folder, "profiles", f"-{phase}.json.gz")
+            costs = _profile(work, _PROFILED_STEPS[phase], trial.device, trace)
+            title = f"{trial.title}: {phase}, tasks a step: {tasks}"
+            conditions = f"{trial.device}, threads: {torch.get_num_threads()}, {dtype}"
             found.append(Profile(title, costs, flop, seconds, peak, conditions, trace))
             step(len(found))
     return found

@@ -16,10 +16,10 @@ from mlpip_bench.execution.config import Overwrite, RunConfig
 from mlpip_bench.execution.executors.base import Executor, Job, Outcome, Stamp
 from mlpip_bench.execution.executors.in_process import InProcess
 from mlpip_bench.execution.status import HELD, Standing, lock_path, sessions_of, side_by_side_groups, survey, to_measure
-from mlpip_bench.execution.trial import Cell
+from mlpip_bench.execution.trial import Trial
 from mlpip_bench.execution.worker import keep_failure, perform, stamp_of
 from mlpip_bench.records import store
-from mlpip_bench.utils.errors import CellError, UserError
+from mlpip_bench.utils.errors import TrialError, UserError
 from mlpip_bench.utils.files import write_atomically
 from mlpip_bench.utils.locks import is_held, locked
 from mlpip_bench.utils.progress import Reporter
@@ -34,10 +34,10 @@ class Summary:
     """How a run ended.
 
     Attributes:
-        done: titles of cells that were run now.
-        skipped: titles of cells that had nothing left to do, with the reason.
-        failed: titles of failed cells, with the message.
-        left: titles of cells that were left to another run.
+        done: titles of trials that were run now.
+        skipped: titles of trials that had nothing left to do, with the reason.
+        failed: titles of failed trials, with the message.
+        left: titles of trials that were left to another run.
     """
 
     done: tuple[str, ...]
@@ -50,120 +50,120 @@ class Summary:
 
 
 def run(
-    cells: Sequence[Cell],
+    trials: Sequence[Trial],
     config: RunConfig,
     reporter: Reporter,
     executor: Executor | None = None,
     *,
     wait: bool = True,
 ) -> Summary:
-    """Run the cells that are not done, each independently of the others, in random order.
+    """Run the trials that are not done, each independently of the others, in random order.
 
-    Several runs may share a results folder: a cell that another one is at work on is left to it, and taken over if
+    Several runs may share a results folder: a trial that another one is at work on is left to it, and taken over if
     that one is killed.
 
     Args:
-        cells: what is asked for.
+        trials: what is asked for.
         config: what they were planned from.
         reporter: shows bars.
         executor: where jobs are done; left out, one after the other in this process.
-        wait: whether to wait for cells that another run is at work on.
+        wait: whether to wait for trials that another run is at work on.
 
     Raises:
         UserError: the results folder cannot be written, or holds a damaged record.
     """
     _check_writable(config.results)
-    before = stamps(cells, config.results)  # before the records are read, or one made in between would be made again
-    standings = survey(cells, config)
-    by_key = {cell.key: cell for cell in cells}
-    ended: dict[Cell, list[Outcome]] = defaultdict(list)
-    jobs = [cell_job(s, config, before) for s in standings if not s.nothing]
+    before = stamps(trials, config.results)  # before the records are read, or one made in between would be made again
+    standings = survey(trials, config)
+    by_key = {trial.key: trial for trial in trials}
+    ended: dict[Trial, list[Outcome]] = defaultdict(list)
+    jobs = [trial_job(s, config, before) for s in standings if not s.nothing]
     # So that what drifts in the course of a run, such as a machine's clock rate, lines up with no method.
     random.Random(seed_from("order", *sorted(by_key))).shuffle(jobs)
     here = InProcess(lambda job: perform(job, [by_key[key] for key in job.keys], reporter))
     with executor or here as chosen, _counted(reporter, len(jobs)) as count:
         for job, outcome in _until_ended(chosen, jobs, reporter, wait=wait):
-            (cell,) = (by_key[key] for key in job.keys)
-            ended[cell].append(_told([cell], outcome, config.results, reporter))
+            (trial,) = (by_key[key] for key in job.keys)
+            ended[trial].append(_told([trial], outcome, config.results, reporter))
             count()
-        for protocol, group in side_by_side_groups([s.cell for s in standings if s.beside]):
-            # Cells that failed are no reason to measure the others again, and nothing else may run meanwhile.
+        for protocol, group in side_by_side_groups([s.trial for s in standings if s.beside]):
+            # Trials that failed are no reason to measure the others again, and nothing else may run meanwhile.
             ready = [c for c in group if not any(o.status in ("failed", "busy") for o in ended[c])]
             if together := to_measure(protocol, ready, sessions_of(store.load_all(config.results)), config.overwrite):
                 job = side_by_side_job(protocol, together, config, before)
                 for _, outcome in _until_ended(chosen, [job], reporter, wait=wait):
                     told = _told(together, outcome, config.results, reporter)
-                    for cell in together:
-                        ended[cell].append(told)
+                    for trial in together:
+                        ended[trial].append(told)
     return _summary(standings, ended)
 
 
-def _told(cells: Sequence[Cell], outcome: Outcome, folder: Path, reporter: Reporter) -> Outcome:
+def _told(trials: Sequence[Trial], outcome: Outcome, folder: Path, reporter: Reporter) -> Outcome:
     """The outcome; that of a job whose process was killed time and again is a failure, which nobody else could keep."""
     if outcome.status != "killed":
         return outcome
-    error = CellError(f"{outcome.message}, {_ATTEMPTS} times. Where memory is short, fewer --jobs help.")
-    return keep_failure(cells, error, folder, reporter)
+    error = TrialError(f"{outcome.message}, {_ATTEMPTS} times. Where memory is short, fewer --jobs help.")
+    return keep_failure(trials, error, folder, reporter)
 
 
-def _summary(standings: Sequence[Standing], ended: Mapping[Cell, Sequence[Outcome]]) -> Summary:
-    done, skipped, failed, left = [], [(s.cell.title, s.nothing) for s in standings if s.nothing], [], []
-    for cell in (s.cell for s in standings if s.cell in ended):
-        outcomes = ended[cell]
+def _summary(standings: Sequence[Standing], ended: Mapping[Trial, Sequence[Outcome]]) -> Summary:
+    done, skipped, failed, left = [], [(s.trial.title, s.nothing) for s in standings if s.nothing], [], []
+    for trial in (s.trial for s in standings if s.trial in ended):
+        outcomes = ended[trial]
         by_status = {outcome.status: outcome.message for outcome in outcomes}
         if "failed" in by_status:
-            failed.append((cell.title, by_status["failed"]))
+            failed.append((trial.title, by_status["failed"]))
         elif "busy" in by_status:
-            left.append(cell.title)
+            left.append(trial.title)
         elif "done" in by_status:
-            done.append(cell.title)
+            done.append(trial.title)
         else:
-            skipped.append((cell.title, outcomes[-1].message))
+            skipped.append((trial.title, outcomes[-1].message))
     return Summary(tuple(done), tuple(skipped), tuple(failed), tuple(left))
 
 
-def stamps(cells: Iterable[Cell], folder: Path) -> dict[Path, Stamp]:
-    """The files of all records of some cells, as they are now."""
-    paths = [cell.record_path(folder.absolute(), name) for cell in cells for name in cell.protocols]
+def stamps(trials: Iterable[Trial], folder: Path) -> dict[Path, Stamp]:
+    """The files of all records of some trials, as they are now."""
+    paths = [trial.record_path(folder.absolute(), name) for trial in trials for name in trial.protocols]
     return {path: stamp_of(path) for path in paths}
 
 
-def cell_job(standing: Standing, config: RunConfig, before: Mapping[Path, Stamp]) -> Job:
-    """The job of a cell that has something to do."""
-    cell = standing.cell
-    return _job(config, cell.title, [cell], standing.alone, lock_path(cell, config.results.absolute()), before)
+def trial_job(standing: Standing, config: RunConfig, before: Mapping[Path, Stamp]) -> Job:
+    """The job of a trial that has something to do."""
+    trial = standing.trial
+    return _job(config, trial.title, [trial], standing.alone, lock_path(trial, config.results.absolute()), before)
 
 
-def side_by_side_job(protocol: str, cells: Sequence[Cell], config: RunConfig, before: Mapping[Path, Stamp]) -> Job:
-    """The job of a protocol that measures several trained cells at once."""
-    bench, seed = cells[0].bench.name, cells[0].seed
+def side_by_side_job(protocol: str, trials: Sequence[Trial], config: RunConfig, before: Mapping[Path, Stamp]) -> Job:
+    """The job of a protocol that measures several trained trials at once."""
+    bench, seed = trials[0].bench.name, trials[0].seed
     lock = config.results.absolute() / "locks" / bench / f"{protocol}-seed{seed}.lock"
-    return _job(config, f"{bench} {protocol} seed {seed}", cells, (protocol,), lock, before, side_by_side=True)
+    return _job(config, f"{bench} {protocol} seed {seed}", trials, (protocol,), lock, before, side_by_side=True)
 
 
 def _job(
     config: RunConfig,
     title: str,
-    cells: Sequence[Cell],
+    trials: Sequence[Trial],
     protocols: tuple[str, ...],
     lock: Path,
     before: Mapping[Path, Stamp],
     *,
     side_by_side: bool = False,
 ) -> Job:
-    narrowed = config.only(cells)
-    paths = [cell.record_path(narrowed.results, name) for cell in cells for name in protocols]
-    keys = tuple(cell.key for cell in cells)
+    narrowed = config.only(trials)
+    paths = [trial.record_path(narrowed.results, name) for trial in trials for name in protocols]
+    keys = tuple(trial.key for trial in trials)
     return Job(title, narrowed, keys, protocols, side_by_side, {path: before[path] for path in paths}, lock)
 
 
 @contextlib.contextmanager
 def _counted(reporter: Reporter, total: int) -> Iterator[Callable[[], None]]:
-    """A bar for the cells of a run, where there are several."""
+    """A bar for the trials of a run, where there are several."""
     if total < 2:
         yield lambda: None
         return
-    with reporter.stage("cells", total) as step:
+    with reporter.stage("trials", total) as step:
         finished = itertools.count(1)
         yield lambda: step(next(finished))
 

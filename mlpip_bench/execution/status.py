@@ -12,7 +12,7 @@ from pathlib import Path
 from mlpip_bench import registry
 from mlpip_bench.evaluation.protocol import EvalProtocol, SideBySideProtocol
 from mlpip_bench.execution.config import Overwrite, RunConfig
-from mlpip_bench.execution.trial import Cell
+from mlpip_bench.execution.trial import Trial
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record
 from mlpip_bench.training.checkpoints import iterations_done
@@ -26,25 +26,25 @@ HELD = "another run is at work on it"
 
 @dataclass(frozen=True, eq=False)
 class Standing:
-    """What is left to do of a cell.
+    """What is left to do of a trial.
 
     Attributes:
-        cell: the cell.
+        trial: the trial.
         alone: protocols to measure on its model alone.
-        beside: protocols to measure beside other cells.
+        beside: protocols to measure beside other trials.
         nothing: why there is nothing to do; empty where there is something.
         outdated: whether there are records that differ in nothing but the code that made them.
     """
 
-    cell: Cell
+    trial: Trial
     alone: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     nothing: str = ""
     outdated: bool = False
 
 
-def survey(cells: Sequence[Cell], config: RunConfig) -> list[Standing]:
-    """What is left to do of each cell, in their order.
+def survey(trials: Sequence[Trial], config: RunConfig) -> list[Standing]:
+    """What is left to do of each trial, in their order.
 
     Raises:
         UserError: the results folder holds a damaged record.
@@ -53,46 +53,46 @@ def survey(cells: Sequence[Cell], config: RunConfig) -> list[Standing]:
     sessions = sessions_of(records)
     made = {_all_but_code(r.bench, r.method, r.protocol, r.seed, r.config, r.data) for r in records}
     always = config.overwrite == "always"
-    protocols = _protocols(cells)
+    protocols = _protocols(trials)
     standings = {}
-    for cell in cells:
-        failure = failure_path(cell, config.results)
+    for trial in trials:
+        failure = failure_path(trial, config.results)
         if config.overwrite == "never" and failure.exists():
             nothing = f"failed before ({failure}); --overwrite failed runs it again"
-            standings[cell] = Standing(cell, nothing=nothing)
+            standings[trial] = Standing(trial, nothing=nothing)
             continue
-        names = [name for name in cell.protocols if issubclass(protocols[name], EvalProtocol)]
-        alone = tuple(name for name in names if always or cell.record_key(name) not in sessions)
-        about = (cell.seed, cell.config, cell.data)
-        outdated = any(_all_but_code(cell.bench.name, cell.method, name, *about) in made for name in alone)
-        standings[cell] = Standing(cell, alone, outdated=outdated)
-    open_cells = [cell for cell, standing in standings.items() if not standing.nothing]
-    for protocol, group in side_by_side_groups(open_cells):
-        for cell in to_measure(protocol, group, sessions, config.overwrite):
-            standing = standings[cell]
-            standings[cell] = dataclasses.replace(standing, beside=(*standing.beside, protocol))
-    return [s if s.alone or s.beside or s.nothing else _finished(s.cell) for s in standings.values()]
+        names = [name for name in trial.protocols if issubclass(protocols[name], EvalProtocol)]
+        alone = tuple(name for name in names if always or trial.record_key(name) not in sessions)
+        about = (trial.seed, trial.config, trial.data)
+        outdated = any(_all_but_code(trial.bench.name, trial.method, name, *about) in made for name in alone)
+        standings[trial] = Standing(trial, alone, outdated=outdated)
+    open_trials = [trial for trial, standing in standings.items() if not standing.nothing]
+    for protocol, group in side_by_side_groups(open_trials):
+        for trial in to_measure(protocol, group, sessions, config.overwrite):
+            standing = standings[trial]
+            standings[trial] = dataclasses.replace(standing, beside=(*standing.beside, protocol))
+    return [s if s.alone or s.beside or s.nothing else _finished(s.trial) for s in standings.values()]
 
 
-def _finished(cell: Cell) -> Standing:
+def _finished(trial: Trial) -> Standing:
     told = "its records are there; --overwrite always runs it again"
-    return Standing(cell, nothing=told if cell.protocols else "no protocol that was asked for applies to it")
+    return Standing(trial, nothing=told if trial.protocols else "no protocol that was asked for applies to it")
 
 
 def why(standing: Standing, config: RunConfig) -> str:
-    """Why there is something to do of a cell, or nothing."""
-    cell, folder = standing.cell, config.results
+    """Why there is something to do of a trial, or nothing."""
+    trial, folder = standing.trial, config.results
     if standing.nothing:
         return standing.nothing
-    if is_held(lock_path(cell, folder)):
+    if is_held(lock_path(trial, folder)):
         return HELD
-    failure = failure_path(cell, folder)
+    failure = failure_path(trial, folder)
     if failure.exists():
         told = store.load_failure(failure)
         return f"failed before: {told[1]}" if told else f"failed before ({failure})"
-    reached = iterations_done(cell.checkpoint(folder))
-    if 0 < reached < cell.plan.iterations:
-        return f"stopped at iteration {reached} of {cell.plan.iterations}"
+    reached = iterations_done(trial.checkpoint(folder))
+    if 0 < reached < trial.plan.iterations:
+        return f"stopped at iteration {reached} of {trial.plan.iterations}"
     if config.overwrite == "always":
         return "--overwrite always"
     missing = ", ".join((*standing.alone, *standing.beside))
@@ -111,38 +111,38 @@ def sessions_of(records: Iterable[Record]) -> dict[str, str]:
     return {r.key: str(r.environment.get("session", "")) for r in records}
 
 
-def _protocols(cells: Iterable[Cell]) -> dict[str, type]:
-    """The protocols of some cells by name; each is looked up once, which takes milliseconds."""
-    return {name: registry.protocol(name) for name in {name for cell in cells for name in cell.protocols}}
+def _protocols(trials: Iterable[Trial]) -> dict[str, type]:
+    """The protocols of some trials by name; each is looked up once, which takes milliseconds."""
+    return {name: registry.protocol(name) for name in {name for trial in trials for name in trial.protocols}}
 
 
-def side_by_side_groups(cells: Sequence[Cell]) -> list[tuple[str, list[Cell]]]:
-    """The cells that each side-by-side protocol measures at once: those of a bench and a seed."""
-    groups: dict[tuple[str, str, int], list[Cell]] = defaultdict(list)
-    protocols = _protocols(cells)
-    for cell in cells:
-        for name in cell.protocols:
+def side_by_side_groups(trials: Sequence[Trial]) -> list[tuple[str, list[Trial]]]:
+    """The trials that each side-by-side protocol measures at once: those of a bench and a seed."""
+    groups: dict[tuple[str, str, int], list[Trial]] = defaultdict(list)
+    protocols = _protocols(trials)
+    for trial in trials:
+        for name in trial.protocols:
             if issubclass(protocols[name], SideBySideProtocol):
-                groups[name, cell.bench.name, cell.seed].append(cell)
+                groups[name, trial.bench.name, trial.seed].append(trial)
     return [(name, group) for (name, *_), group in groups.items()]
 
 
 def to_measure(
-    protocol: str, group: Sequence[Cell], sessions: Mapping[str, str], overwrite: Overwrite
-) -> Sequence[Cell]:
+    protocol: str, group: Sequence[Trial], sessions: Mapping[str, str], overwrite: Overwrite
+) -> Sequence[Trial]:
     """All of a group, unless their records are there and of one session; with ``never``, those without a record."""
-    found = [sessions.get(cell.record_key(protocol)) for cell in group]
+    found = [sessions.get(trial.record_key(protocol)) for trial in group]
     if overwrite == "never":
-        return [cell for cell, session in zip(group, found, strict=True) if session is None]
+        return [trial for trial, session in zip(group, found, strict=True) if session is None]
     together = None not in found and len(set(found)) == 1
     return [] if together and overwrite != "always" else group
 
 
-def failure_path(cell: Cell, folder: Path) -> Path:
-    """Where the note of a failed cell lies."""
-    return cell.path(folder, "failures", ".json")
+def failure_path(trial: Trial, folder: Path) -> Path:
+    """Where the note of a failed trial lies."""
+    return trial.path(folder, "failures", ".json")
 
 
-def lock_path(cell: Cell, folder: Path) -> Path:
-    """Where the lock of a cell lies."""
-    return cell.path(folder, "locks", ".lock")
+def lock_path(trial: Trial, folder: Path) -> Path:
+    """Where the lock of a trial lies."""
+    return trial.path(folder, "locks", ".lock")

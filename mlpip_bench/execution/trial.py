@@ -26,11 +26,11 @@ from mlpip_bench.utils.seeding import seed_from
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class Trial:
     """One bench x method x setting x seed, fully resolved.
 
     Attributes:
-        bench, method, seed: which cell.
+        bench, method, seed: which trial.
         swept: its own of the settings that a sweep tries.
         plan, settings, norm, preset, queries: how it is trained and tested.
         protocols: what is measured, of what was asked for: those that apply to its bench and method, each with the
@@ -113,7 +113,7 @@ class Cell:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def path(self, results_folder: Path, kind: str, suffix: str) -> Path:
-        """Where a file of this cell lies: its checkpoint, failure or lock."""
+        """Where a file of this trial lies: its checkpoint, failure or lock."""
         name = f"seed{self.seed}-{self.training_key[:12]}{suffix}"
         return results_folder / kind / self.bench.name / self.method / name
 
@@ -127,17 +127,17 @@ class Cell:
         return path_of(results_folder, self.bench.name, self.method, protocol, self.seed, key)
 
 
-def streams_of(cell: Cell, device: torch.device) -> dict[str, Stream]:
-    """The task streams of a cell by split."""
-    return task_streams(cell.bench, cell.dataset, cell.plan, queries=cell.queries, seed=cell.seed, device=device)
+def streams_of(trial: Trial, device: torch.device) -> dict[str, Stream]:
+    """The task streams of a trial by split."""
+    return task_streams(trial.bench, trial.dataset, trial.plan, queries=trial.queries, seed=trial.seed, device=device)
 
 
-def build_method(cell: Cell) -> Method[Any]:
-    """A cell's method with its seeded initial parameters, on its device."""
-    plugin = registry.method(cell.method)
-    bench = cell.bench
-    inputs = angle_coordinates(cell.dataset)
-    problem = Problem(bench.extractor, cell.norm, bench.way, bench.data.kind, bench.data.noise_std, inputs)
+def build_method(trial: Trial) -> Method[Any]:
+    """A trial's method with its seeded initial parameters, on its device."""
+    plugin = registry.method(trial.method)
+    bench = trial.bench
+    inputs = angle_coordinates(trial.dataset)
+    problem = Problem(bench.extractor, trial.norm, bench.way, bench.data.kind, bench.data.noise_std, inputs)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_from("initialisation", cell.seed))
-        return plugin(problem, cell.settings).to(cell.device)
+        torch.manual_seed(seed_from("initialisation", trial.seed))
+        return plugin(problem, trial.settings).to(trial.device)

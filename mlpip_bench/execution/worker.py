@@ -9,9 +9,9 @@ from pathlib import Path
 
 from mlpip_bench.execution.executors.base import Job, Outcome, Stamp
 from mlpip_bench.execution.measuring import measure_side_by_side, message_of, train_and_measure
-from mlpip_bench.execution.planning import plan_cells
+from mlpip_bench.execution.planning import plan_trials
 from mlpip_bench.execution.status import HELD, failure_path
-from mlpip_bench.execution.trial import Cell
+from mlpip_bench.execution.trial import Trial
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record
 from mlpip_bench.utils.device import keep_freed_memory
@@ -36,65 +36,65 @@ def stamp_of(path: Path) -> Stamp:
 def perform_elsewhere(job: Job, reporter: Reporter) -> Outcome:
     """Do a job in a process that knows nothing else of the run."""
     try:
-        planned = {cell.key: cell for cell in plan_cells(job.config)}
+        planned = {trial.key: trial for trial in plan_trials(job.config)}
     except UserError as error:
         return Outcome("stopped", str(error))
     if changed := set(job.keys) - set(planned):
         return Outcome(
             "stopped",
-            f"code and data must stay as they are in the course of a run; {len(changed)} of the cells of {job.title} "
+            f"code and data must stay as they are in the course of a run; {len(changed)} of the trials of {job.title} "
             "came out otherwise in its process. Run the same command again.",
         )
     return perform(job, [planned[key] for key in job.keys], reporter)
 
 
-def perform(job: Job, cells: Sequence[Cell], reporter: Reporter) -> Outcome:
-    """Do a job: keep the records of its cells, or why there are none."""
-    if any(cell.device.type == "cpu" for cell in cells):
+def perform(job: Job, trials: Sequence[Trial], reporter: Reporter) -> Outcome:
+    """Do a job: keep the records of its trials, or why there are none."""
+    if any(trial.device.type == "cpu" for trial in trials):
         keep_freed_memory()
     try:
         with locked(job.lock):
-            return _perform(job, cells, reporter)
+            return _perform(job, trials, reporter)
     except HeldError:
         return Outcome("busy", HELD)
     except UserError as error:
         return Outcome("stopped", str(error))
 
 
-def _perform(job: Job, cells: Sequence[Cell], reporter: Reporter) -> Outcome:
+def _perform(job: Job, trials: Sequence[Trial], reporter: Reporter) -> Outcome:
     folder = job.config.results
     untouched = {path for path, stamp in job.stamps.items() if stamp_of(path) == stamp}
     if job.stamps and not untouched:
         return Outcome("nothing", "another run has made its records meanwhile")
     try:
-        for record in _records(job, cells, untouched, reporter):
+        for record in _records(job, trials, untouched, reporter):
             store.save(record, folder)
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # one job's fault, whatever it is, must not take the others with it
-        return keep_failure(cells, error, folder, reporter)
-    for cell in cells:
-        failure_path(cell, folder).unlink(missing_ok=True)
+        return keep_failure(trials, error, folder, reporter)
+    for trial in trials:
+        failure_path(trial, folder).unlink(missing_ok=True)
     return Outcome("done")
 
 
-def _records(job: Job, cells: Sequence[Cell], wanted: Collection[Path], reporter: Reporter) -> Iterable[Record]:
+def _records(job: Job, trials: Sequence[Trial], wanted: Collection[Path], reporter: Reporter) -> Iterable[Record]:
     folder = job.config.results
     if job.side_by_side:
-        return measure_side_by_side(job.protocols[0], cells, folder, reporter)
-    (cell,) = cells
-    for path in (cell.checkpoint(folder), *job.stamps):
+        return measure_side_by_side(job.protocols[0], trials, folder, reporter)
+    (trial,) = trials
+    for path in (trial.checkpoint(folder), *job.stamps):
         remove_leftovers(path)
-    names = [name for name in job.protocols if cell.record_path(folder, name) in wanted]
-    return train_and_measure(cell, names, folder, reporter, afresh=job.config.overwrite == "always")
+    names = [name for name in job.protocols if trial.record_path(folder, name) in wanted]
+    return train_and_measure(trial, names, folder, reporter, afresh=job.config.overwrite == "always")
 
 
-def keep_failure(cells: Sequence[Cell], error: BaseException, folder: Path, reporter: Reporter) -> Outcome:
-    """Keep a note of why cells have no records."""
+def keep_failure(trials: Sequence[Trial], error: BaseException, folder: Path, reporter: Reporter) -> Outcome:
+    """Keep a note of why trials have no records."""
     message = message_of(error)
     told = "".join(traceback.format_exception(error))
-    for cell in cells:
-        detail = {"cell": cell.title, "error": message, "traceback": told, "config": cell.config}
-        write_atomically(failure_path(cell, folder), json.dumps(detail, indent=1).encode())
-        reporter.say(f"failed {cell.title}: {message}")
+    for trial in trials:
+        detail = {"trial": trial.title, "error": message, "traceback": told, "config": trial.config}
+        write_atomically(failure_path(trial, folder), json.dumps(detail, indent=1).encode())
+        reporter.say(f"failed {trial.title}: {message}")
     return Outcome("failed", message)

@@ -122,12 +122,12 @@ class MonteCarloMixture(Distribution):
 def linear_gaussian_outputs(features: Float[Tensor, "task point feature"], psi: Normal) -> Normal:
     """Distribution of a linear layer's outputs (logits, or a regression's mean) whose weights are Gaussian.
 
-    The local reparameterisation of Kingma et al. (2015), which the paper uses in its appendix D.3:
+    The local reparameterization of Kingma et al. (2015), which the paper uses in its appendix D.3:
     an output is a sum of independent Gaussians, so it is Gaussian, independently between classes.
 
     Args:
         features: h(x).
-        psi: factorised Gaussian over ``[task, way, feature + 1]``; the last coordinate is the bias.
+        psi: factorized Gaussian over ``[task, way, feature + 1]``; the last coordinate is the bias.
 
     Returns:
         Normal with batch shape ``[task, point, way]``.
@@ -145,7 +145,7 @@ def linear_outputs(
 
 
 def sampled_normal(normal: Normal, samples: int, *, fixed_noise: bool) -> Float[Tensor, sample * batch]:
-    """Reparameterised draws, with noise drawn afresh or, if fixed, the same for all but the last dimension."""
+    """Reparameterized draws, with noise drawn afresh or, if fixed, the same for all but the last dimension."""
     mean = normal.mean
     if fixed_noise:
         points: Tensor = _sobol_normal(samples, mean.shape[-1])
@@ -204,7 +204,7 @@ def closed_form_predictive(features: Float[Tensor, "task point feature"], psi: N
 def _sobol_normal(samples: int, dimensions: int) -> Tensor:
     """Standard normal quasi-Monte-Carlo points, ``[samples, dimensions]`` in float64.
 
-    A single point is the centre, so that one sample of a Gaussian is its mean.
+    A single point is the center, so that one sample of a Gaussian is its mean.
     """
     if samples == 1:
         return torch.zeros(1, dimensions, dtype=torch.float64)

@@ -25,18 +25,18 @@ from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.nn.layers import mlp, std_from_log_variance
 from mlpip_bench.nn.normalization import Statistics
 from mlpip_bench.nn.views import ViewEncoder, ViewGenerator
-from mlpip_bench.tasks.batch import Labelled
+from mlpip_bench.tasks.batch import Labeled
 
 
 class GaussianModel(nn.Module, abc.ABC):
-    """What amortised inference with a Gaussian q needs of a model."""
+    """What amortized inference with a Gaussian q needs of a model."""
 
     @abc.abstractmethod
     def features(self, x: Tensor, support: Statistics | None = None) -> tuple[Tensor, Statistics]:
         """Features of inputs ``[task, point, ...]``; ``support`` is None where x is the support set."""
 
     @abc.abstractmethod
-    def posterior(self, features: Float[Tensor, "task point feature"], data: Labelled) -> Normal:
+    def posterior(self, features: Float[Tensor, "task point feature"], data: Labeled) -> Normal:
         """q(psi | D), from the features of D's inputs."""
 
     @abc.abstractmethod
@@ -47,7 +47,7 @@ class GaussianModel(nn.Module, abc.ABC):
 
 
 def gaussian_model(problem: Problem, *, dropout: bool) -> GaussianModel:
-    """The model of a problem, the same for all methods that amortise a Gaussian."""
+    """The model of a problem, the same for all methods that amortize a Gaussian."""
     return ViewModel(problem) if problem.kind == "reconstruction" else LinearModel(problem, dropout=dropout)
 
 
@@ -70,13 +70,13 @@ class LinearModel(GaussianModel):
         features: tuple[Tensor, Statistics] = self.extractor(x, support)
         return features
 
-    def posterior(self, features: Tensor, data: Labelled) -> Normal:
-        """Factorised Gaussian over ``[task, way, feature + 1]``, the bias last (Eq. 5)."""
+    def posterior(self, features: Tensor, data: Labeled) -> Normal:
+        """Factorized Gaussian over ``[task, way, feature + 1]``, the bias last (Eq. 5)."""
         mean, std = self.amortizer(features, data)
         return Normal(mean, std, validate_args=False)
 
     def predictive(self, features: Tensor, psi: Normal, samples: int, *, fixed_noise: bool) -> Distribution:
-        """By local reparameterisation; ``samples=0`` is the closed form, which regression alone has."""
+        """By local reparameterization; ``samples=0`` is the closed form, which regression alone has."""
         if samples == 0:
             assert self.noise_std is not None
             return closed_form_predictive(features, psi, noise_std=self.noise_std)
@@ -86,8 +86,8 @@ class LinearModel(GaussianModel):
 class ViewModel(GaussianModel):
     """Images of an object, seen from angles x, that share a Gaussian vector psi (paper, section 5.3 and appendix E).
 
-    Encoder, amortisation network with instance pooling, and generator have the paper's layers and no
-    normalisation; all layers have biases, which the reference code leaves out. The width of a last
+    Encoder, amortization network with instance pooling, and generator have the paper's layers and no
+    normalization; all layers have biases, which the reference code leaves out. The width of a last
     convolution's output is the paper's d_phi = d_psi = 256.
 
     Args:
@@ -109,8 +109,8 @@ class ViewModel(GaussianModel):
         """The angles themselves."""
         return x, ()
 
-    def posterior(self, features: Tensor, data: Labelled) -> Normal:
-        """Factorised Gaussian over ``[task, d_psi]``; the mean over the given views makes their order irrelevant."""
+    def posterior(self, features: Tensor, data: Labeled) -> Normal:
+        """Factorized Gaussian over ``[task, d_psi]``; the mean over the given views makes their order irrelevant."""
         encoded = self.before_pooling(torch.cat([self.encoder(data.y), features], -1))
         pooled = self.after_pooling(encoded.mean(1))
         return Normal(self.mean(pooled), std_from_log_variance(self.log_variance(pooled)), validate_args=False)

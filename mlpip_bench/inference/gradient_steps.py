@@ -20,7 +20,7 @@ from mlpip_bench.inference.method import Posterior, Problem
 from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.nn.layers import Linear
 from mlpip_bench.nn.normalization import Statistics, cat_statistics, task_statistics
-from mlpip_bench.tasks.batch import Labelled
+from mlpip_bench.tasks.batch import Labeled
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class AdaptedClassifier(nn.Module):
 
     def adapt(
         self,
-        support: Labelled,
+        support: Labeled,
         rates: Sequence[Rate],
         *,
         first_order: bool = False,
@@ -122,7 +122,7 @@ class AdaptedClassifier(nn.Module):
         return Posterior(Delta(torch.cat(psi), event_dim=1), cat_statistics(statistics))
 
     def _adapt(
-        self, support: Labelled, rates: Sequence[Rate], first_order: bool, engine: InnerEngine
+        self, support: Labeled, rates: Sequence[Rate], first_order: bool, engine: InnerEngine
     ) -> tuple[Tensor, Statistics]:
         def support_loss(forward: Any) -> Tensor:
             """Summed over the tasks, whose parameters are their own, so that each has the gradient of its mean."""

@@ -1,4 +1,4 @@
-"""Differentiable gradient steps: the semi-amortised inference of the paper's Eq. 6."""
+"""Differentiable gradient steps: the semi-amortized inference of the paper's Eq. 6."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from torch.distributions import Distribution
 
 from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.nn.normalization import NormMode, Statistics
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 if TYPE_CHECKING:
     pass
@@ -34,7 +34,7 @@ class Posterior(Generic[Psi]):
 
     Attributes:
         psi: distribution over the task parameters, its first dimension is ``task``.
-        support: the support set's normalisation statistics, inferred from D like psi.
+        support: the support set's normalization statistics, inferred from D like psi.
     """
 
     psi: Psi
@@ -47,7 +47,7 @@ class Problem:
 
     Attributes:
         extractor: shape of the shared feature extractor.
-        norm: normalisation mode.
+        norm: normalization mode.
         way: classes of a training task; 1 where there are none.
         kind: what its tasks are: classes of images; real numbers, with noise; or images to reconstruct, seen
             from an angle ``x``.
@@ -66,10 +66,10 @@ class Problem:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Budget and optimiser of a meta-training run; Adam throughout.
+    """Budget and optimizer of a meta-training run; Adam throughout.
 
     Attributes:
-        iterations: optimiser steps.
+        iterations: optimizer steps.
         tasks_per_batch: tasks of each step.
         train_queries: queries per class in training.
         learning_rate: Adam's.
@@ -137,7 +137,7 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
         self.settings = settings
 
     @abc.abstractmethod
-    def amortize(self, support: Labelled) -> Posterior[Psi]:
+    def amortize(self, support: Labeled) -> Posterior[Psi]:
         """q(psi | D) for all tasks of the batch at once, in training as in evaluation."""
 
     @abc.abstractmethod

@@ -6,10 +6,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution, kl_divergence
 
-from mlpip_bench.tasks.batch import Labelled
+from mlpip_bench.tasks.batch import Labeled
 
 
-def mlpip_loss(predictive: Distribution, query: Labelled) -> Float[Tensor, ""]:
+def mlpip_loss(predictive: Distribution, query: Labeled) -> Float[Tensor, ""]:
     """Predictive log-loss of ML-PIP, the negative of the paper's Eq. 4.
 
     With a :class:`~mlpip_bench.inference.distributions.MonteCarloMixture` it is
@@ -25,7 +25,7 @@ def mlpip_loss(predictive: Distribution, query: Labelled) -> Float[Tensor, ""]:
 
 
 def elbo(
-    conditional: Distribution, data: Labelled, psi: Distribution, prior: Distribution, beta: float = 1.0
+    conditional: Distribution, data: Labeled, psi: Distribution, prior: Distribution, beta: float = 1.0
 ) -> Float[Tensor, " task"]:
     """Evidence lower bound of each task, the summand of the paper's Eq. for variational inference.
 

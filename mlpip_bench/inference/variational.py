@@ -1,6 +1,6 @@
 """What the variational methods share: settings, the prior p(psi | theta), and the data D of the bound.
 
-The paper derives one objective for amortised and non-amortised VI (appendix on variational inference)
+The paper derives one objective for amortized and non-amortized VI (appendix on variational inference)
 and leaves prior, weight of the KL and D in training open; the choices are settings here.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 Observed = Literal["support", "support+query"]
 
@@ -77,6 +77,6 @@ class GaussianPrior(nn.Module):
         return Normal(torch.zeros_like(like), self.log_scale.exp().expand_as(like), validate_args=False)
 
 
-def observed_data(batch: TaskBatch, observed: Observed) -> Labelled:
+def observed_data(batch: TaskBatch, observed: Observed) -> Labeled:
     """D of the bound in training."""
     return batch.support if observed == "support" else batch.merged

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mlpip_bench.nn.layers import mlp, std_from_log_variance
-from mlpip_bench.tasks.batch import Labelled
+from mlpip_bench.tasks.batch import Labeled
 
 
 class AmortizationNetwork(nn.Module):
-    """Class-mean features to a factorised Gaussian over the class's weights and bias (paper, Eq. 5).
+    """Class-mean features to a factorized Gaussian over the class's weights and bias (paper, Eq. 5).
 
     Four separate nets, as in the reference code: mean and log-variance of the weights, and of the
     bias; the paper's table D.3 has one trunk and leaves the bias out.
@@ -29,7 +29,7 @@ class AmortizationNetwork(nn.Module):
         self.bias_log_variance = mlp(features, features, features, 1)
 
     def forward(
-        self, features: Float[Tensor, "task point feature"], data: Labelled
+        self, features: Float[Tensor, "task point feature"], data: Labeled
     ) -> tuple[Float[Tensor, "task way feature_and_bias"], Float[Tensor, "task way feature_and_bias"]]:
         """Mean and standard deviation of psi = (w_c, b_c), the bias last, from h(x) of the points of D."""
         pooled = data.class_means(features)
@@ -41,7 +41,7 @@ class AmortizationNetwork(nn.Module):
 class LinearAmortization(nn.Module):
     """Regression: mean and log-variance of psi linear in the sum over D of y (h(x), 1).
 
-    Without inputs that is the sum of the observations, the amortisation of the paper's toy
+    Without inputs that is the sum of the observations, the amortization of the paper's toy
     experiment (section 5.1).
 
     Args:
@@ -56,7 +56,7 @@ class LinearAmortization(nn.Module):
         nn.init.zeros_(self.log_variance.bias)
 
     def forward(
-        self, features: Float[Tensor, "task point feature"], data: Labelled
+        self, features: Float[Tensor, "task point feature"], data: Labeled
     ) -> tuple[Float[Tensor, "task 1 feature_and_bias"], Float[Tensor, "task 1 feature_and_bias"]]:
         """Mean and standard deviation of psi, from h(x) of the points of D and their targets."""
         with_one = F.pad(features, (0, 1), value=1.0)
@@ -65,5 +65,5 @@ class LinearAmortization(nn.Module):
 
 
 def amortization(features: int, *, regression: bool) -> AmortizationNetwork | LinearAmortization:
-    """The amortisation network of a problem, the same for every method that amortises a Gaussian."""
+    """The amortization network of a problem, the same for every method that amortizes a Gaussian."""
     return LinearAmortization(features) if regression else AmortizationNetwork(features)

@@ -52,7 +52,7 @@ class ExtractorSpec:
 
 
 class ConvBlock(nn.Module):
-    """3x3 convolution, normalisation, ReLU, dropout, 2x2 max pooling (paper, tables D.1 and D.2)."""
+    """3x3 convolution, normalization, ReLU, dropout, 2x2 max pooling (paper, tables D.1 and D.2)."""
 
     def __init__(self, in_channels: int, spec: ExtractorSpec, norm: NormMode, dropout: float) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class FeatureExtractor(nn.Module):
 
     Args:
         spec: its shape.
-        norm: normalisation mode.
+        norm: normalization mode.
         dropout: whether training drops activations, at the rate of ``spec.dropout``.
     """
 

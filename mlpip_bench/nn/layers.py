@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 def truncated_xavier_(weight: Tensor) -> None:
-    """Xavier initialisation with a normal truncated at two deviations, as the reference code has it.
+    """Xavier initialization with a normal truncated at two deviations, as the reference code has it.
 
     The factor 1.3 makes up for the variance that truncation takes away.
     """

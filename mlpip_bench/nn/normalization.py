@@ -1,4 +1,4 @@
-"""Normalisation of convolutional features, one setting for all methods.
+"""Normalization of convolutional features, one setting for all methods.
 
 With ``n`` support images, a channel's statistics are taken per task:
 
@@ -47,7 +47,7 @@ class Moments:
 
 
 Statistics = tuple[Moments, ...]
-"""Support statistics of a network, one entry a normalised layer."""
+"""Support statistics of a network, one entry a normalized layer."""
 
 
 def task_statistics(statistics: Statistics, tasks: slice) -> Statistics:
@@ -64,7 +64,7 @@ def cat_statistics(tasks: Sequence[Statistics]) -> Statistics:
 
 
 class Normalization(nn.Module):
-    """One normalised layer with the usual scale and shift.
+    """One normalized layer with the usual scale and shift.
 
     Args:
         channels: number of channels.
@@ -89,7 +89,7 @@ class Normalization(nn.Module):
     def forward(
         self, x: Float[Tensor, "task point channel height width"], support: Moments | None, *, track: bool
     ) -> tuple[Tensor, Moments]:
-        """Normalise the images of each task.
+        """Normalize the images of each task.
 
         Args:
             x: activations.
@@ -97,13 +97,13 @@ class Normalization(nn.Module):
             track: whether training may update running averages.
 
         Returns:
-            The normalised activations, and the support statistics for the queries to come.
+            The normalized activations, and the support statistics for the queries to come.
         """
         own, support = self.statistics(x, support, track=track)
         return self.affine(x, own), support
 
     def statistics(self, x: Tensor, support: Moments | None, *, track: bool) -> tuple[Moments, Moments]:
-        """What the images are normalised by, and the support statistics; arguments as of :meth:`forward`."""
+        """What the images are normalized by, and the support statistics; arguments as of :meth:`forward`."""
         if self.mode in ("layer", "instance"):
             own = _moments(x, (2, 3, 4) if self.mode == "layer" else (3, 4))
             return own, own
@@ -123,7 +123,7 @@ class Normalization(nn.Module):
         return own, own
 
     def affine(self, x: Tensor, by: Moments, scale: Tensor | None = None) -> Tensor:
-        """Activations normalised, scaled and shifted; ``scale`` in place of the layer's own."""
+        """Activations normalized, scaled and shifted; ``scale`` in place of the layer's own."""
         # One multiply-add over the activations: statistics and affine parameters are folded first.
         factor = _of_task(self.scale if scale is None else scale) * torch.rsqrt(by.variance + _EPSILON)
         return torch.addcmul(_of_task(self.shift) - by.mean * factor, x, factor)
@@ -165,7 +165,7 @@ class _ChannelMoments(torch.autograd.Function):
     """Mean and population variance of each channel of ``[point, channel, height, width]``, on a CPU.
 
     ``torch.var_mean`` gives the same and is 15 times slower there: its reduction over three dimensions is not
-    vectorised, while the one inside batch norm is.
+    vectorized, while the one inside batch norm is.
     """
 
     @staticmethod

@@ -66,7 +66,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Record:
-    """One cell, bench x method x seed x protocol, with everything that made it.
+    """One trial, bench x method x seed x protocol, with everything that made it.
 
     Attributes:
         key: hash of all that decides the numbers: configuration, data fingerprint, seed, version.

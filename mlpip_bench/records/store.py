@@ -67,7 +67,7 @@ def _first_fault(error: ValidationError) -> str:
 
 
 def load_failures(results: Path) -> list[tuple[str, str]]:
-    """Cells that failed, each with its error; a file that cannot be read is one, too."""
+    """Trials that failed, each with its error; a file that cannot be read is one, too."""
     folder = results / "failures"
     return [
         load_failure(path) or (path.relative_to(folder).as_posix(), "its file cannot be read")
@@ -76,10 +76,10 @@ def load_failures(results: Path) -> list[tuple[str, str]]:
 
 
 def load_failure(path: Path) -> tuple[str, str] | None:
-    """A cell that failed, and its error; ``None`` for a file that cannot be read."""
+    """A trial that failed, and its error; ``None`` for a file that cannot be read."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         told = json.loads(path.read_bytes())
-        return str(told["cell"]), str(told["error"])
+        return str(told["trial"]), str(told["error"])
     return None
 
 

@@ -46,8 +46,8 @@ class _Picture:
 
 
 @dataclass(frozen=True)
-class _CellProvenance:
-    """What made one cell, as shown; ``details`` are headings with the text below them."""
+class _TrialProvenance:
+    """What made one trial, as shown; ``details`` are headings with the text below them."""
 
     bench: str
     method: str
@@ -71,12 +71,12 @@ class _Part:
     last: tuple[WideTable, ...] = ()
     notes: tuple[str, ...] = ()
     pictures: tuple[_Picture, ...] = ()
-    cells: tuple[_CellProvenance, ...] = ()
+    trials: tuple[_TrialProvenance, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Section:
-    """A results folder; ``summary`` is what the records are, by name, and ``failed`` are cells with their errors."""
+    """A results folder; ``summary`` is what the records are, by name, and ``failed`` are trials with their errors."""
 
     name: str
     summary: Mapping[str, str]
@@ -95,7 +95,7 @@ def to_html(
     Args:
         by_folder: records by the name that their folder is shown under.
         paper_tasks: the training tasks of the paper's budget.
-        failures: cells that failed, each with its error, by folder.
+        failures: trials that failed, each with its error, by folder.
 
     Raises:
         UserError: a folder has no records, or its records contradict each other.
@@ -146,9 +146,9 @@ def _section(
         _Part("Figures", pictures=tuple(_pictures(folder, records))),
         _tables_part("Timing", timing_tables(records) if timed(records) else []),
         _tables_part("Published figures", list(published_tables(records, quoted, paper_tasks))),
-        _Part("Provenance", cells=tuple(_provenance(records))),
+        _Part("Provenance", trials=tuple(_provenance(records))),
     ]
-    shown = [part for part in parts if part.tables or part.last or part.pictures or part.cells]
+    shown = [part for part in parts if part.tables or part.last or part.pictures or part.trials]
     return _Section(folder, _summary(records), _stand_in(records), tuple(failed), tuple(shown))
 
 
@@ -173,10 +173,10 @@ def _is_stand_in(source: str) -> bool:
 
 
 def _summary(records: Sequence[Record]) -> dict[str, str]:
-    cells = {(r.bench, r.method, r.seed, json.dumps(r.config, sort_keys=True)) for r in records}
+    trials = {(r.bench, r.method, r.seed, json.dumps(r.config, sort_keys=True)) for r in records}
     session = max(str(r.environment.get("session", "")) for r in records)[:19]
     told = {
-        "cells": f"{len(cells)}, with {len(records)} records",
+        "trials": f"{len(trials)}, with {len(records)} records",
         "methods": _listed(r.method for r in records),
         "benches": _listed(r.bench for r in records),
         "data": _listed(f"{r.data.get('name', '')} ({r.data['source']})" for r in records),
@@ -287,19 +287,19 @@ def _axes(figure: Figure) -> str:
 # ------------------------------------------------------------------------------------------------------ provenance
 
 
-def _provenance(records: Sequence[Record]) -> Iterator[_CellProvenance]:
-    """Records of one trained model and one configuration are one cell."""
-    by_cell: dict[str, list[Record]] = {}
+def _provenance(records: Sequence[Record]) -> Iterator[_TrialProvenance]:
+    """Records of one trained model and one configuration are one trial."""
+    by_trial: dict[str, list[Record]] = {}
     for r in records:
-        cell = (r.bench, r.method, r.seed, r.device, r.config, r.data, r.training)
-        by_cell.setdefault(json.dumps(cell, sort_keys=True, default=dict), []).append(r)
-    for own in by_cell.values():
+        trial = (r.bench, r.method, r.seed, r.device, r.config, r.data, r.training)
+        by_trial.setdefault(json.dumps(trial, sort_keys=True, default=dict), []).append(r)
+    for own in by_trial.values():
         first = own[0]
         environments: dict[str, list[str]] = {}
         for r in own:
             environments.setdefault(_lines(r.environment), []).append(r.protocol)
         training = {name: value for name, value in first.training.items() if name != "history"}
-        yield _CellProvenance(
+        yield _TrialProvenance(
             bench=first.bench,
             method=first.method,
             seed=first.seed,

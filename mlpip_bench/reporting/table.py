@@ -247,18 +247,18 @@ def _all_notes(table: WideTable, constant: str) -> list[str]:
 def _cells(
     table: WideTable,
     row: Row,
-    emphasise: Callable[[str], str],
+    emphasize: Callable[[str], str],
     before_interval: str = " ",
     before_spread: str = " ",
     escape: Callable[[str], str] = str,
 ) -> list[str]:
-    """Texts of a row's numbers, empty where it has none; the spread of the seeds is never emphasised."""
+    """Texts of a row's numbers, empty where it has none; the spread of the seeds is never emphasized."""
     texts = []
     for bench in table.benches:
         cell = row.cells.get(bench, _NO_CELL)
         number = escape(cell.text.replace(" ", before_interval, 1))
         spread = f"{before_spread}({escape(cell.spread)})" if cell.spread else ""
-        texts.append((emphasise(number) if bench in row.bold else number) + spread)
+        texts.append((emphasize(number) if bench in row.bold else number) + spread)
     return texts
 
 

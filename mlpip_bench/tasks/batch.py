@@ -17,8 +17,8 @@ from mlpip_bench.utils.errors import UserError
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
-    """Labelled points of a batch of tasks: a support set D, or the queries with their targets.
+class Labeled:
+    """Labeled points of a batch of tasks: a support set D, or the queries with their targets.
 
     Attributes:
         x: inputs ``[task, point, ...]``.
@@ -36,14 +36,14 @@ class Labelled:
         """Number of tasks."""
         return self.x.shape[0]
 
-    def task(self, index: int) -> Labelled:
+    def task(self, index: int) -> Labeled:
         """One task, as a batch of one."""
-        return Labelled(self.x[index : index + 1], self.y[index : index + 1], self.way)
+        return Labeled(self.x[index : index + 1], self.y[index : index + 1], self.way)
 
-    def split(self, tasks: int) -> list[Labelled]:
+    def split(self, tasks: int) -> list[Labeled]:
         """So many tasks at a time."""
         starts = range(0, self.tasks, tasks)
-        return [Labelled(self.x[i : i + tasks], self.y[i : i + tasks], self.way) for i in starts]
+        return [Labeled(self.x[i : i + tasks], self.y[i : i + tasks], self.way) for i in starts]
 
     @functools.cached_property
     def one_hot(self) -> Float[Tensor, "task point way"]:
@@ -64,21 +64,21 @@ class TaskBatch:
         query: held-out points with targets.
     """
 
-    support: Labelled
-    query: Labelled
+    support: Labeled
+    query: Labeled
 
     @property
-    def merged(self) -> Labelled:
+    def merged(self) -> Labeled:
         """All points of each task, without the split."""
         x, y = (torch.cat([getattr(self.support, name), getattr(self.query, name)], 1) for name in ("x", "y"))
-        return Labelled(x, y, self.support.way)
+        return Labeled(x, y, self.support.way)
 
     @staticmethod
     def cat(batches: Sequence[TaskBatch]) -> TaskBatch:
         """The tasks of several batches of one shape."""
 
-        def joined(parts: Sequence[Labelled]) -> Labelled:
-            return Labelled(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]), parts[0].way)
+        def joined(parts: Sequence[Labeled]) -> Labeled:
+            return Labeled(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]), parts[0].way)
 
         return TaskBatch(joined([b.support for b in batches]), joined([b.query for b in batches]))
 

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mlpip_bench.datasets.base import ClassImages
-from mlpip_bench.tasks.batch import Labelled, TaskBatch, TaskShape
+from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
 from mlpip_bench.tasks.stream import BLOCK, block_generator, blocks
 from mlpip_bench.utils.errors import UserError
 
@@ -36,7 +36,7 @@ class TaskIndices:
 
 
 class ImagePool:
-    """A split's images in memory on a device, from which tasks are cut by vectorised indexing."""
+    """A split's images in memory on a device, from which tasks are cut by vectorized indexing."""
 
     def __init__(self, data: ClassImages, device: torch.device) -> None:
         self.data = data
@@ -95,15 +95,15 @@ class ImagePool:
         """Images as float32 in [0, 1]."""
         return self.images[index.to(self.device)].to(torch.float32).div_(255)
 
-    def labelled(self, index: Int[Tensor, "task point"], y: Int[Tensor, " point"], way: int) -> Labelled:
+    def labeled(self, index: Int[Tensor, "task point"], y: Int[Tensor, " point"], way: int) -> Labeled:
         """Images with their labels, which are the same for every task."""
-        return Labelled(self.gather_images(index), y.to(self.device).expand(index.shape), way)
+        return Labeled(self.gather_images(index), y.to(self.device).expand(index.shape), way)
 
     def gather(self, indices: TaskIndices) -> TaskBatch:
         """Cut tasks out of the pool."""
         way = indices.classes.shape[1]
         return TaskBatch(
-            self.labelled(indices.support, indices.support_y, way), self.labelled(indices.query, indices.query_y, way)
+            self.labeled(indices.support, indices.support_y, way), self.labeled(indices.query, indices.query_y, way)
         )
 
 
@@ -179,6 +179,6 @@ class HeldOutStream:
         ).flatten(1)
         support = self.tasks.indices(first, tasks)
         return TaskBatch(
-            self.tasks.pool.labelled(support.support, support.support_y, way),
-            self.pool.labelled(index, torch.arange(way).repeat_interleave(queries), way),
+            self.tasks.pool.labeled(support.support, support.support_y, way),
+            self.pool.labeled(index, torch.arange(way).repeat_interleave(queries), way),
         )

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from mlpip_bench.datasets.base import Source
-from mlpip_bench.tasks.batch import Labelled, TaskBatch, TaskShape
+from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
 from mlpip_bench.tasks.stream import BLOCK, block_generator, blocks
 
 
@@ -61,7 +61,7 @@ class LinearGaussianStream:
         parts = [[array[rows] for array in self._draw(block)] for block, rows in blocks(first, tasks)]
         x, y = (torch.from_numpy(np.concatenate(p)).to(self.device) for p in zip(*parts, strict=True))
         shots = self.shape.shots_per_class[0]
-        return TaskBatch(Labelled(x[:, :shots], y[:, :shots], 1), Labelled(x[:, shots:], y[:, shots:], 1))
+        return TaskBatch(Labeled(x[:, :shots], y[:, :shots], 1), Labeled(x[:, shots:], y[:, shots:], 1))
 
     def _draw(self, block: int) -> tuple[np.ndarray, np.ndarray]:
         rng = block_generator(self.seed, block)

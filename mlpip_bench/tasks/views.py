@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mlpip_bench.datasets.views import VIEWS
-from mlpip_bench.tasks.batch import Labelled, TaskBatch, TaskShape
+from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
 from mlpip_bench.tasks.images import ImagePool
 from mlpip_bench.tasks.stream import BLOCK, block_generator, blocks
 from mlpip_bench.utils.errors import UserError
@@ -68,4 +68,4 @@ class ViewStream:
         given = self.shape.shots_per_class[0]
         images = self.pool.gather_images(self.pool.starts[objects].unsqueeze(1) + views)
         x = self._angles[views].to(self.device)
-        return TaskBatch(Labelled(x[:, :given], images[:, :given], 1), Labelled(x[:, given:], images[:, given:], 1))
+        return TaskBatch(Labeled(x[:, :given], images[:, :given], 1), Labeled(x[:, given:], images[:, given:], 1))

@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 from mlpip_bench.inference.method import Method, Posterior, Problem, TaskKind
 from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.nn.normalization import NORM_MODES, NormMode
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
 WAY = 3
@@ -43,14 +43,14 @@ class Case:
 
     @property
     def norms(self) -> tuple[NormMode, ...]:
-        """Modes worth trying; without classes nothing is normalised."""
+        """Modes worth trying; without classes nothing is normalized."""
         return NORM_MODES if self.kind == "classification" else ("layer",)
 
     def method(self, norm: NormMode = "metabn", *, eval_samples: int | None = None, most_steps: int = 5) -> Method[Any]:
         """An instance, always the same one, in float64 and evaluation mode.
 
         Args:
-            norm: normalisation mode.
+            norm: normalization mode.
             eval_samples: what to set where the method has a setting of that name.
             most_steps: cap of all settings whose name ends in ``steps``: a few show what many would.
         """
@@ -87,23 +87,23 @@ class Case:
         float64 = torch.float64
         weights = torch.randn(tasks, 3, 1, generator=generator, dtype=float64)
 
-        def labelled(per_class: int) -> Labelled:
+        def labeled(per_class: int) -> Labeled:
             points = way * per_class
             if self.kind == "classification":
                 y = torch.arange(way).repeat_interleave(per_class).expand(tasks, -1)
                 x = torch.rand(tasks, points, 1, 8, 8, generator=generator, dtype=float64)
-                return Labelled(x + 0.2 * y[..., None, None, None], y, way)
+                return Labeled(x + 0.2 * y[..., None, None, None], y, way)
             if self.kind == "reconstruction":
                 turn = torch.randint(36, (tasks, points), generator=generator) * (2 * math.pi / 36)
                 y = torch.rand(tasks, points, 1, 8, 8, generator=generator, dtype=float64)
-                return Labelled(torch.stack([turn.sin(), turn.cos()], -1).to(float64), y, 1)
+                return Labeled(torch.stack([turn.sin(), turn.cos()], -1).to(float64), y, 1)
             x = torch.randn(tasks, points, 3, generator=generator, dtype=float64)
             noise = torch.randn(tasks, points, generator=generator, dtype=float64)
-            return Labelled(x[..., None, None], (x @ weights).squeeze(-1) + NOISE_STD * noise, 1)
+            return Labeled(x[..., None, None], (x @ weights).squeeze(-1) + NOISE_STD * noise, 1)
 
-        return TaskBatch(labelled(shots), labelled(queries))
+        return TaskBatch(labeled(shots), labeled(queries))
 
-    def densities(self, predictive: Distribution, query: Labelled, targets: Sequence[float] = TARGETS) -> Tensor:
+    def densities(self, predictive: Distribution, query: Labeled, targets: Sequence[float] = TARGETS) -> Tensor:
         """Log-densities ``[task, point, target]``: at every class, or at some real numbers, of all pixels alike."""
         values = range(query.way) if self.kind == "classification" else targets
         return torch.stack([predictive.log_prob(torch.full_like(query.y, value)) for value in values], -1)
@@ -113,7 +113,7 @@ class Case:
         with torch.no_grad():
             return self.answer(method, method.amortize(batch.support), batch.query)
 
-    def answer(self, method: Method[Any], q: Posterior[Any], query: Labelled) -> Tensor:
+    def answer(self, method: Method[Any], q: Posterior[Any], query: Labeled) -> Tensor:
         """The same for a posterior that is at hand."""
         predictive = method.predictive(q, query.x)
         if not isinstance(predictive, Distribution):

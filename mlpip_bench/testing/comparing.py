@@ -13,7 +13,7 @@ from torch.distributions import Distribution, Independent, MultivariateNormal, N
 
 from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.method import Method
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.testing.cases import ROUNDING, CheckFailedError, NotApplicableError, seeded_loss, trained_parameters
 
 # -- what checks are made of -----------------------------------------------------------------------------------------
@@ -65,18 +65,18 @@ def with_task_replaced(batch: TaskBatch, other: TaskBatch, task: int) -> TaskBat
     rows = [task if t == task else t + batch.support.tasks for t in range(batch.support.tasks)]
     return TaskBatch(
         *(
-            Labelled(torch.cat([new.x, old.x])[rows], torch.cat([new.y, old.y])[rows], old.way)
+            Labeled(torch.cat([new.x, old.x])[rows], torch.cat([new.y, old.y])[rows], old.way)
             for old, new in ((batch.support, other.support), (batch.query, other.query))
         )
     )
 
 
-def select(points: Labelled, index: Any) -> Labelled:
+def select(points: Labeled, index: Any) -> Labeled:
     """Some of the points of every task."""
-    return Labelled(points.x[:, index], points.y[:, index], points.way)
+    return Labeled(points.x[:, index], points.y[:, index], points.way)
 
 
-def moves_psi(parameter: nn.Parameter, method: Method[Any], support: Labelled) -> bool:
+def moves_psi(parameter: nn.Parameter, method: Method[Any], support: Labeled) -> bool:
     """Whether q depends on a parameter."""
     with torch.no_grad():
         before = method.amortize(support).psi

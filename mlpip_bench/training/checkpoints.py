@@ -23,7 +23,7 @@ class TrainingState:
     """How far training is: all that a checkpoint holds.
 
     Attributes:
-        iteration: optimiser steps done.
+        iteration: optimizer steps done.
         model, optimizer: states after them.
         best_model, best_iteration, best_score: the best on validation so far, by the first of the metrics.
         history: one entry a validation.

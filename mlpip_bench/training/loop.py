@@ -18,7 +18,7 @@ from mlpip_bench.evaluation.predict import predict, score
 from mlpip_bench.inference.method import Method, TrainingPlan
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.training.checkpoints import TrainingState, load_checkpoint, save_checkpoint
-from mlpip_bench.utils.errors import CellError
+from mlpip_bench.utils.errors import TrialError
 from mlpip_bench.utils.progress import Step
 from mlpip_bench.utils.seeding import seed_from
 
@@ -44,8 +44,8 @@ def train(
     it is validated once.
 
     Args:
-        method: on its device; holds the last state afterwards.
-        plan: budget and optimiser.
+        method: on its device; holds the last state afterward.
+        plan: budget and optimizer.
         training: training tasks, read from the start.
         validation: validation tasks, the same ones each time.
         metrics: what validation measures; the first chooses the best model.
@@ -54,7 +54,7 @@ def train(
         step: told the iterations done, with the loss and the last validation.
 
     Raises:
-        CellError: loss, gradient or parameters are not finite (the checkpoint is the last good one), or
+        TrialError: loss, gradient or parameters are not finite (the checkpoint is the last good one), or
             the loss is no scalar with a gradient.
         UserError: the checkpoint is damaged or cannot be written.
     """
@@ -73,7 +73,7 @@ def train(
         state.model, state.optimizer = copy.deepcopy(method.state_dict()), optimizer.state_dict()
         # Training does not read running statistics, so its loss would not show what is wrong with them.
         if not all(p.isfinite().all() for p in method.parameters()) or any(b.isnan().any() for b in method.buffers()):
-            raise CellError(_not_finite("a parameter or a statistic", state.iteration, checkpoint))
+            raise TrialError(_not_finite("a parameter or a statistic", state.iteration, checkpoint))
         state.seconds = before + time.monotonic() - began
         save_checkpoint(state, checkpoint)
         saved = time.monotonic()
@@ -88,11 +88,11 @@ def train(
             loss = method.loss(training.batch(state.iteration * plan.tasks_per_batch, plan.tasks_per_batch))
             if not (isinstance(loss, Tensor) and loss.dim() == 0 and (loss.requires_grad or not trainable)):
                 came = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
-                raise CellError(
+                raise TrialError(
                     f"loss must return a scalar tensor with a gradient; {type(method).__name__}'s is {came}."
                 )
             if not math.isfinite(value := loss.item()):
-                raise CellError(_not_finite(f"the loss ({value})", state.iteration, checkpoint))
+                raise TrialError(_not_finite(f"the loss ({value})", state.iteration, checkpoint))
             descend(loss, optimizer)
             state.iteration += 1 if state.model else plan.iterations
             last = state.iteration == plan.iterations
@@ -107,7 +107,7 @@ def train(
 
 
 def adam(method: Method[Any], plan: TrainingPlan) -> torch.optim.Adam:
-    """The optimiser of a training run, also of a method that has nothing to train."""
+    """The optimizer of a training run, also of a method that has nothing to train."""
     return torch.optim.Adam(list(method.parameters()) or [torch.zeros(0)], lr=plan.learning_rate)
 
 

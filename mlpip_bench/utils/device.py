@@ -95,7 +95,7 @@ class Numerics:
 
     @contextlib.contextmanager
     def applied(self, device: torch.device) -> Iterator[None]:
-        """Within, torch computes so; afterwards as before."""
+        """Within, torch computes so; afterward as before."""
         matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn  # by default torch's convolutions are TF32
         before = matmul.allow_tf32, cudnn.allow_tf32
         try:

@@ -10,8 +10,8 @@ class UserError(Exception):
     """Bad input: the message says the rule, what came, and what to do (exit status 2)."""
 
 
-class CellError(Exception):
-    """One cell cannot go on, for example a loss that is not finite; the other cells do (exit status 1)."""
+class TrialError(Exception):
+    """One trial cannot go on, for example a loss that is not finite; the other trials do (exit status 1)."""
 
 
 def one_line(error: BaseException) -> str:

@@ -91,7 +91,7 @@ class ConsoleReporter:
         finally:
             self._stages -= 1
             if self._stages:
-                bars.remove_task(task)  # those of a hundred cells would fill the screen
+                bars.remove_task(task)  # those of a hundred trials would fill the screen
             else:
                 bars.stop()
                 self._bars = None

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from mlpip_bench import registry
 from mlpip_bench.benches.spec import parse_bench
 from mlpip_bench.inference.method import Method, Problem
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.training.loop import descend
 from mlpip_bench.utils.device import keep_freed_memory
 
@@ -31,11 +31,11 @@ AT_ONCE = 20  # in evaluation
 def random_tasks(tasks: int) -> TaskBatch:
     random = torch.Generator().manual_seed(0)
 
-    def labelled(per_class: int) -> Labelled:
+    def labeled(per_class: int) -> Labeled:
         y = torch.arange(WAY).repeat_interleave(per_class).expand(tasks, -1)
-        return Labelled(torch.rand(*y.shape, *BENCH.extractor.image_shape, generator=random), y, WAY)
+        return Labeled(torch.rand(*y.shape, *BENCH.extractor.image_shape, generator=random), y, WAY)
 
-    return TaskBatch(labelled(BENCH.shot), labelled(QUERIES))
+    return TaskBatch(labeled(BENCH.shot), labeled(QUERIES))
 
 
 def suite_method(name: str, **settings: Any) -> Method[Any]:
@@ -90,7 +90,7 @@ def higher_maml_step(network: nn.Module, steps: int) -> Callable[[], None]:
     return step
 
 
-def flat_protonets_logits(network: nn.Module, support: Labelled, query: Labelled) -> torch.Tensor:
+def flat_protonets_logits(network: nn.Module, support: Labeled, query: Labeled) -> torch.Tensor:
     images = torch.cat([support.x, query.x], 1)
     features = network(images.flatten(0, 1)).unflatten(0, images.shape[:2])
     prototypes = features[:, : WAY * BENCH.shot].unflatten(1, (WAY, BENCH.shot)).mean(2)

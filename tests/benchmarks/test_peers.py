@@ -16,7 +16,7 @@ import torch
 from mlpip_bench import registry
 from mlpip_bench.benches.spec import parse_bench
 from mlpip_bench.inference.method import Method, Problem
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 SIDES = Path(__file__).with_name("sides.py")
 BENCH = parse_bench("omni5w1s")
@@ -81,10 +81,10 @@ def test_protonets_evaluation_beside_a_flat_batch(faster, sides):
     faster(*sides("evaluation"), "flat batch / mlpip_bench, ProtoNets evaluation of 100 tasks", bar=2, turns=4)
 
 
-def one_task(per_class: int) -> Labelled:
+def one_task(per_class: int) -> Labeled:
     y = torch.arange(BENCH.way).repeat_interleave(per_class).unsqueeze(0)
     images = torch.rand(*y.shape, *BENCH.extractor.image_shape, generator=torch.Generator().manual_seed(0))
-    return Labelled(images, y, BENCH.way)
+    return Labeled(images, y, BENCH.way)
 
 
 def evaluation(name: str, batch: TaskBatch, **settings: int) -> Callable[[], None]:
@@ -102,7 +102,7 @@ def evaluation(name: str, batch: TaskBatch, **settings: int) -> Callable[[], Non
 @pytest.mark.benchmark(group="one task")
 @pytest.mark.parametrize(("queries", "limit"), [(1, 5), (15, 2)])
 def test_versa_adapts_and_predicts_faster_than_maml(faster, queries, limit):
-    """Amortisation is one forward pass, and MAML takes its steps; the more queries, the less is adaptation of the work.
+    """Amortization is one forward pass, and MAML takes its steps; the more queries, the less is adaptation of the work.
 
     In images through the network, where a step is worth three passes: MAML takes 5 images * 5 steps * 3, 5 for the
     statistics, and the queries; Versa takes 5 and the queries. That is 85 to 10 with 5 queries, and 155 to 80 with 75:

@@ -17,7 +17,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from mlpip_bench.datasets.base import ClassImages
-from mlpip_bench.tasks.batch import Labelled, TaskBatch, TaskShape
+from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
 from mlpip_bench.tasks.images import ImagePool, TaskStream
 from mlpip_bench.tasks.stream import BLOCK
 
@@ -66,8 +66,8 @@ def stacked(tasks: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> TaskBatch:
     support, query = (torch.stack(parts) for parts in zip(*tasks, strict=True))
     labels = torch.arange(SHAPE.way)
     return TaskBatch(
-        Labelled(support, labels.expand(TASKS, -1), SHAPE.way),
-        Labelled(query, labels.repeat_interleave(SHAPE.queries).expand(TASKS, -1), SHAPE.way),
+        Labeled(support, labels.expand(TASKS, -1), SHAPE.way),
+        Labeled(query, labels.repeat_interleave(SHAPE.queries).expand(TASKS, -1), SHAPE.way),
     )
 
 

@@ -48,7 +48,7 @@ def build_glyphs() -> ImageDataset:
     first = 1
     for split, num_alphabets in _ALPHABETS.items():
         strokes, present = _characters(rng, num_alphabets)
-        drawings = _rasterise(*_draw(rng, strokes, present))
+        drawings = _rasterize(*_draw(rng, strokes, present))
         names = [f"glyph{number:04d}" for number in range(first, first + len(drawings))]
         splits[split] = _with_rotations(drawings, names)
         first += len(drawings)
@@ -66,7 +66,7 @@ def _with_rotations(drawings: NDArray[np.uint8], names: list[str]) -> ClassImage
 
 
 def _alphabet_strokes(rng: np.random.Generator, num_alphabets: int) -> _Array:
-    """The strokes each alphabet is made of, as control points ``[alphabet, stroke, point, 2]`` centred on 0.
+    """The strokes each alphabet is made of, as control points ``[alphabet, stroke, point, 2]`` centerd on 0.
 
     A stroke is a walk of equal steps. Its turns make it a line (none), an arc or loop (all alike), an S (they change
     sign half-way), or a hook or corner (one large turn). How round an alphabet is, is part of its style.
@@ -168,8 +168,8 @@ def _draw(
     return (points + 0.5) * _SIDE, np.broadcast_to(present[:, None], per_stroke), radius
 
 
-def _rasterise(points: _Array, present: NDArray[np.bool_], radius: _Array) -> NDArray[np.uint8]:
-    """Inks each pixel whose centre lies under a round pen led along the smooth strokes.
+def _rasterize(points: _Array, present: NDArray[np.bool_], radius: _Array) -> NDArray[np.uint8]:
+    """Inks each pixel whose center lies under a round pen led along the smooth strokes.
 
     Returns:
         ``[class, drawing, height, width]``, 255 or 0.
@@ -177,7 +177,7 @@ def _rasterise(points: _Array, present: NDArray[np.bool_], radius: _Array) -> ND
     path = np.einsum("tp,cdspi->cdsti", _catmull_rom(), points)[present]
     drawing = np.broadcast_to(np.arange(radius.size).reshape(*radius.shape, 1), present.shape)[present]
     pen = radius.reshape(-1)[drawing]
-    # With a radius of at most one pixel, the pen covers no centre beyond the 3 x 3 pixels around it.
+    # With a radius of at most one pixel, the pen covers no center beyond the 3 x 3 pixels around it.
     canvas = np.zeros((radius.size, _SIDE, _SIDE), dtype=np.uint8)
     x, y = path[..., 0], path[..., 1]
     column0, row0 = np.floor(x).astype(np.int64), np.floor(y).astype(np.int64)

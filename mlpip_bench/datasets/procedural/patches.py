@@ -1,11 +1,11 @@
 """Patches: procedural pictures of lit, textured objects, a stand-in for miniImageNet that needs no download.
 
 A class is a kind of object: an outline (one of a dozen superformula families, with a lopsidedness of its own), a
-surface pattern (type, frequency, orientation, share of its two colours), two hues, and a relief (how flat, how glossy).
+surface pattern (type, frequency, orientation, share of its two colors), two hues, and a relief (how flat, how glossy).
 Classes share families, pattern types and a palette of eight hues, so that no one of these tells them apart.
 
 Within a class, pictures differ in pose (place, size, turn, shear, perspective, a bend of the body), the pattern's
-phase, hue, saturation and brightness, the light's direction and colour, the background's colours and texture, objects
+phase, hue, saturation and brightness, the light's direction and color, the background's colors and texture, objects
 in front, and sensor noise.
 
 It is drawn, not photographed: a result on it says ``procedural`` and never passes for one on miniImageNet.
@@ -59,10 +59,10 @@ class _Kind:
     pattern: str
     frequency: float  # waves per object radius
     orientation: float  # radians
-    share: float  # between -1 and 1: how much of the surface has the second colour
-    hues: _Array  # [colour], 0 to 1
-    saturations: _Array  # [colour]
-    values: _Array  # [colour]
+    share: float  # between -1 and 1: how much of the surface has the second color
+    hues: _Array  # [color], 0 to 1
+    saturations: _Array  # [color]
+    values: _Array  # [color]
     flatness: float  # 1 for a dome, larger for a plate with a bevelled rim
     gloss: float
 
@@ -124,8 +124,8 @@ def _pictures(rng: np.random.Generator, kind: _Kind) -> NDArray[np.uint8]:
     hues = kind.hues + rng.normal(0, 0.07, (_BATCH, 2))
     saturations = np.clip(kind.saturations + rng.normal(0, 0.12, hues.shape), 0, 1)
     values = np.clip(kind.values * np.exp(rng.normal(0, 0.15, hues.shape)), 0, 1)
-    colours = _rgb(hues, saturations, values)
-    surface = _mix(colours, _pattern(rng, kind, u, v, radius, angle))
+    colors = _rgb(hues, saturations, values)
+    surface = _mix(colors, _pattern(rng, kind, u, v, radius, angle))
 
     lit, highlight = _light(rng, kind, depth, angle)
     picture = surface * lit[:, None] + kind.gloss * highlight[:, None]
@@ -138,9 +138,9 @@ def _pictures(rng: np.random.Generator, kind: _Kind) -> NDArray[np.uint8]:
 
 
 def _grid() -> tuple[_Array, _Array]:
-    """Pixel centres from -1 to 1: x ``[1, 1, width]`` and y ``[1, height, 1]``."""
-    centre = (np.arange(_SIDE) + 0.5) * 2 / _SIDE - 1
-    return centre[None, None, :], centre[None, :, None]
+    """Pixel centers from -1 to 1: x ``[1, 1, width]`` and y ``[1, height, 1]``."""
+    center = (np.arange(_SIDE) + 0.5) * 2 / _SIDE - 1
+    return center[None, None, :], center[None, :, None]
 
 
 def _per_picture(values: _Array) -> _Array:
@@ -169,7 +169,7 @@ def _object_plane(rng: np.random.Generator) -> tuple[_Array, _Array]:
 
 
 def _pattern(rng: np.random.Generator, kind: _Kind, u: _Array, v: _Array, radius: _Array, angle: _Array) -> _Array:
-    """The surface pattern: 0 where it has the first colour, 1 where it has the second."""
+    """The surface pattern: 0 where it has the first color, 1 where it has the second."""
     phases = rng.uniform(0, 2 * np.pi, (4, _BATCH))
     frequency = 2 * np.pi * kind.frequency * _per_picture(np.exp(rng.normal(0, 0.08, _BATCH)))
     orientation = kind.orientation + _per_picture(rng.normal(0, 0.08, _BATCH))
@@ -225,15 +225,15 @@ def _noise(rng: np.random.Generator, cells: int) -> _Array:
 
 
 def _background(rng: np.random.Generator) -> _Array:
-    """Two colours of the common palette, mixed by cloudy noise and a weave ``[picture, channel, height, width]``."""
+    """Two colors of the common palette, mixed by cloudy noise and a weave ``[picture, channel, height, width]``."""
     hues = rng.integers(0, _HUES, (_BATCH, 2)) / _HUES + rng.normal(0, 0.05, (_BATCH, 2))
-    colours = _rgb(hues, rng.uniform(0.05, 0.7, (_BATCH, 2)), rng.uniform(0.2, 0.9, (_BATCH, 2)))
+    colors = _rgb(hues, rng.uniform(0.05, 0.7, (_BATCH, 2)), rng.uniform(0.2, 0.9, (_BATCH, 2)))
     x, y = _grid()
     way, frequency = _per_picture(rng.uniform(0, np.pi, _BATCH)), _per_picture(rng.uniform(6, 28, _BATCH))
     weave = np.sin(frequency * (np.cos(way) * x + np.sin(way) * y) + _noise(rng, 5))
     strength = _per_picture(rng.uniform(0, 0.3, _BATCH) * (rng.random(_BATCH) < 0.6))
     clouds = 0.22 * _noise(rng, 4) + 0.14 * _noise(rng, 10) + 0.08 * _noise(rng, 30)
-    return _mix(colours, np.clip(0.5 + clouds + strength * weave, 0, 1))
+    return _mix(colors, np.clip(0.5 + clouds + strength * weave, 0, 1))
 
 
 def _occlude(rng: np.random.Generator, picture: _Array) -> None:
@@ -251,14 +251,14 @@ def _occlude(rng: np.random.Generator, picture: _Array) -> None:
         along = np.clip(cos * right + sin * down, -half_length, half_length)
         away = ((right - along * cos) ** 2 + (down - along * sin) ** 2) / thickness**2  # 1 on the rim
         hue = rng.integers(0, _HUES, num) / _HUES
-        colour = _rgb(hue, rng.uniform(0.2, 0.8, num), rng.uniform(0.3, 1, num))[:, :, None, None]
+        color = _rgb(hue, rng.uniform(0.2, 0.8, num), rng.uniform(0.3, 1, num))[:, :, None, None]
         shade = np.sqrt(np.maximum(1 - 0.8 * away, 0.1))[:, None]
         cover = np.clip((1 - np.sqrt(away)) * thickness * _SIDE / 2 + 0.5, 0, 1)[:, None]
-        picture[chosen] += cover * (colour * shade - picture[chosen])
+        picture[chosen] += cover * (color * shade - picture[chosen])
 
 
 def _expose(rng: np.random.Generator, picture: _Array) -> NDArray[np.uint8]:
-    """Uneven, coloured illumination, exposure, sensor noise; rounds to bytes."""
+    """Uneven, colored illumination, exposure, sensor noise; rounds to bytes."""
     x, y = _grid()
     slope_x, slope_y = (_per_picture(rng.normal(0, 0.12, _BATCH)) for _ in range(2))
     tint = np.exp(rng.normal(0, 0.08, (_BATCH, 3)) + rng.normal(0, 0.15, (_BATCH, 1)))[:, :, None, None]
@@ -268,9 +268,9 @@ def _expose(rng: np.random.Generator, picture: _Array) -> NDArray[np.uint8]:
     return np.rint(np.clip(exposed, 0, 1) * 255).astype(np.uint8)
 
 
-def _mix(colours: _Array, weight: _Array) -> _Array:
-    """From the first colour to the second: ``[picture, 2, channel]``, ``[picture, height, width]`` to a picture."""
-    first, second = colours[:, 0, :, None, None], colours[:, 1, :, None, None]
+def _mix(colors: _Array, weight: _Array) -> _Array:
+    """From the first color to the second: ``[picture, 2, channel]``, ``[picture, height, width]`` to a picture."""
+    first, second = colors[:, 0, :, None, None], colors[:, 1, :, None, None]
     return np.asarray(first + (second - first) * weight[:, None], dtype=np.float64)
 
 

@@ -2,15 +2,15 @@
 
 An object belongs to one of the paper's twelve categories (appendix E). Each category is a program that draws
 proportions, parts and shades, and puts the object together from three kinds of primitives. As ShapeNet's objects, all
-of a category stand upright and face the same way, and each is centred and scaled to a bounding box of diagonal 1.
+of a category stand upright and face the same way, and each is centerd and scaled to a bounding box of diagonal 1.
 
-The camera looks at the object's centre from an elevation of 30 degrees, without perspective; its frame is 1 wide, so
+The camera looks at the object's center from an elevation of 30 degrees, without perspective; its frame is 1 wide, so
 that no object leaves it. At azimuth 0 it faces the front; it goes round counterclockwise, seen from above. Light comes
 from above the camera's left shoulder and travels with it, as it does for an object on a turntable. The background is
 white, as that of the paper's views, which are not inverted. Views are 96 x 96 rays (the paper's, 128 x 128 pixels)
 averaged to 32 x 32.
 
-It is put together by a program, not modelled by people: a result on it says ``procedural`` and never passes for one
+It is put together by a program, not modeled by people: a result on it says ``procedural`` and never passes for one
 on ShapeNet.
 
 Computed in float64 and rounded last, so that a platform's last-digit differences hardly ever reach a pixel.
@@ -36,7 +36,7 @@ AMBIENT = 0.4
 """Share of the light that comes from everywhere."""
 
 LIGHT = (-0.48, 0.6, 0.64)
-"""Where the rest of it comes from, of length 1, along the camera's right, its up, and towards the camera."""
+"""Where the rest of it comes from, of length 1, along the camera's right, its up, and toward the camera."""
 
 _SEED = 20151209
 _OBJECTS_PER_CATEGORY = 200
@@ -58,7 +58,7 @@ class Primitive:
     Attributes:
         kind: ``block``, the image of the cube of half-width 1; ``cone``, of the cylinder of radius 1 between -1 and 1
             along the third axis; ``ball``, of the ball of radius 1.
-        centre: ``[3]``. Axes are the object's front, its left, and up.
+        center: ``[3]``. Axes are the object's front, its left, and up.
         axes: ``[3, 3]``, columns: where the unit vectors go.
         shade: albedo, from 0, black, to 1, white.
         top: how wide a block is at the end of its third axis, along the first two, if it is 1 at its start. A cone
@@ -66,7 +66,7 @@ class Primitive:
     """
 
     kind: Literal["block", "cone", "ball"]
-    centre: _Array
+    center: _Array
     axes: _Array
     shade: float
     top: tuple[float, float] = (1.0, 1.0)
@@ -81,7 +81,7 @@ class Primitive:
             wide = widths.sum(axis=-1) if self.kind == "block" else np.hypot(widths[..., 0], widths[..., 1])
             along = local[..., 2:] * np.array([-1.0, 1.0])
             low, high = (wide - along).max(axis=-1), (wide + along).max(axis=-1)
-        middle = directions @ self.centre
+        middle = directions @ self.center
         return middle - low, middle + high
 
 
@@ -91,8 +91,8 @@ def block(
     """A block between two parallel faces, which may be shifted against each other and differ in size.
 
     Args:
-        start: centre of the first face, which is normal to the coordinate axis along which ``end - start`` is longest.
-        end: centre of the second.
+        start: center of the first face, which is normal to the coordinate axis along which ``end - start`` is longest.
+        end: center of the second.
         size: of the first face, along the other two coordinate axes in their order.
         shade: albedo.
         top: size of the second face by that of the first.
@@ -105,9 +105,9 @@ def cone(start: _Vector, end: _Vector, size: _Vector, shade: float, top: float =
     return Primitive("cone", *_between(start, end, size), shade, (top, top))
 
 
-def ball(centre: _Vector, size: _Vector, shade: float) -> Primitive:
+def ball(center: _Vector, size: _Vector, shade: float) -> Primitive:
     """An ellipsoid, ``size`` wide along the coordinate axes."""
-    return Primitive("ball", np.array(centre, dtype=np.float64), np.diag(np.array(size, dtype=np.float64) / 2), shade)
+    return Primitive("ball", np.array(center, dtype=np.float64), np.diag(np.array(size, dtype=np.float64) / 2), shade)
 
 
 def _between(start: _Vector, end: _Vector, size: _Vector) -> tuple[_Array, _Array]:
@@ -121,7 +121,7 @@ def _between(start: _Vector, end: _Vector, size: _Vector) -> tuple[_Array, _Arra
 
 
 def build_solids(report: Callable[[int, int], None] | None = None) -> ImageDataset:
-    """Draws the data set: 200 objects in each of 12 categories, 36 views each, 32 x 32, grey on white.
+    """Draws the data set: 200 objects in each of 12 categories, 36 views each, 32 x 32, gray on white.
 
     Args:
         report: is told after each object how many are done, and how many there are.
@@ -145,7 +145,7 @@ def solid(name: str) -> list[Primitive]:
         name: category and number, as ``chair/0007``.
 
     Returns:
-        Its primitives, centred, and scaled to a bounding box of diagonal 1.
+        Its primitives, centerd, and scaled to a bounding box of diagonal 1.
     """
     category, number = name.split("/")
     rng = np.random.default_rng([_SEED, list(CATEGORIES).index(category), int(number)])
@@ -154,7 +154,7 @@ def solid(name: str) -> list[Primitive]:
     low, high = np.min([low for low, _ in bounds], axis=0), np.max([high for _, high in bounds], axis=0)
     scale = 1 / np.sqrt(np.sum((high - low) ** 2))
     middle = (low + high) / 2
-    return [replace(part, centre=(part.centre - middle) * scale, axes=part.axes * scale) for part in parts]
+    return [replace(part, center=(part.center - middle) * scale, axes=part.axes * scale) for part in parts]
 
 
 def render(
@@ -184,7 +184,7 @@ def render(
 
 
 def _cameras(azimuths_degrees: _Array) -> _Array:
-    """Unit vectors to the right, up, and towards each camera: ``[view, 3, 3]``."""
+    """Unit vectors to the right, up, and toward each camera: ``[view, 3, 3]``."""
     azimuth, elevation = np.deg2rad(azimuths_degrees), np.deg2rad(ELEVATION_DEGREES)
     cos, sin, zero = np.cos(azimuth), np.sin(azimuth), np.zeros_like(azimuth)
     low, high = np.cos(elevation), np.sin(elevation)
@@ -232,7 +232,7 @@ def _paint(primitive: Primitive, camera: _Array, nearest: _Array, picture: _Arra
     window = _window(primitive, camera, nearest.shape[-1])
     inverse = np.asarray(np.linalg.inv(primitive.axes), dtype=np.float64)
     directions = camera @ inverse.T
-    origin = np.broadcast_to(-(inverse @ primitive.centre), directions[:, 0].shape)
+    origin = np.broadcast_to(-(inverse @ primitive.center), directions[:, 0].shape)
     lines = np.stack([origin, directions[:, 0], directions[:, 1]])  # [3, view, 3]
     toward = directions[:, 2]
     light = (np.array(LIGHT) @ camera) @ inverse.T

@@ -18,14 +18,14 @@ Stamp: TypeAlias = tuple[int, int] | None
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A piece of work that one process does: a cell, or the measurement of several trained ones side by side.
+    """A piece of work that one process does: a trial, or the measurement of several trained ones side by side.
 
     Attributes:
         title: for messages.
-        config: what its cells are planned from, in any process.
-        keys: of its cells.
+        config: what its trials are planned from, in any process.
+        keys: of its trials.
         protocols: what is measured.
-        side_by_side: whether that is one protocol for all cells at once, rather than some for one cell.
+        side_by_side: whether that is one protocol for all trials at once, rather than some for one trial.
         stamps: the files of its records as they were when the run began, by path.
         lock: file of the lock that is held meanwhile.
     """

@@ -94,7 +94,7 @@ def _child(perform: Perform, job: Job, threads: int, connection: Connection) -> 
 
 
 def _end_with(sentinel: int) -> None:
-    """End this process when its parent is no more, or it would hold its cell against the run that comes after."""
+    """End this process when its parent is no more, or it would hold its trial against the run that comes after."""
     wait([sentinel])
     os._exit(1)
 

@@ -51,13 +51,13 @@ class RayCluster(Executor):
         most_cpus, most_gpus = (max(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
         if threads > most_cpus or gpus > most_gpus:
             told = (
-                f"a cell takes {threads} CPUs and {gpus} GPUs of one node; those of {address} have at most "
+                f"a trial takes {threads} CPUs and {gpus} GPUs of one node; those of {address} have at most "
                 f"{most_cpus:.0f} and {most_gpus:.0f}"
             )
             if address == "local":
                 self.close()
                 raise UserError(f"{told}. Ask for fewer with --cpus, or use --device cpu.")
-            reporter.say(f"{told}: cells wait until the cluster has grown")
+            reporter.say(f"{told}: trials wait until the cluster has grown")
         # Retries are the run's, which starts a killed job again whatever did it.
         self._task = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(_ray_task)
         self._arguments = (perform, threads)

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from mlpip_bench.records.record import Record
 from mlpip_bench.reporting.figures.style import (
-    COLOURS,
-    GREY,
+    COLORS,
+    GRAY,
     Run,
     averaged,
     configurations,
@@ -85,9 +85,9 @@ def _reliability_panel(diagram: Axes, counts: Axes, runs: Sequence[Run]) -> None
 
     confidence, accuracy, ci95 = mean("confidence"), mean("accuracy"), mean("accuracy_ci95")
     bars = np.stack([accuracy - (accuracy - ci95).clip(0), (accuracy + ci95).clip(max=1) - accuracy])
-    diagram.plot((0, 1), (0, 1), color=GREY, linestyle="--", linewidth=1, label="perfect calibration")
+    diagram.plot((0, 1), (0, 1), color=GRAY, linestyle="--", linewidth=1, label="perfect calibration")
     diagram.errorbar(
-        confidence, accuracy, bars, color=COLOURS[0], marker="o", markersize=3, linewidth=1, elinewidth=0.8,
+        confidence, accuracy, bars, color=COLORS[0], marker="o", markersize=3, linewidth=1, elinewidth=0.8,
         label="accuracy of a bin, bar: 95 % interval over tasks",
     )  # fmt: skip
     edges = np.linspace(0, 1, len(total) + 1)
@@ -96,7 +96,7 @@ def _reliability_panel(diagram: Axes, counts: Axes, runs: Sequence[Run]) -> None
         total / len(runs),
         width=1 / len(total),
         align="edge",
-        color=GREY,
+        color=GRAY,
         edgecolor="white",
         linewidth=0.4,
     )

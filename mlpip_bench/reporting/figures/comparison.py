@@ -26,15 +26,15 @@ from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Record, Scores, facts
 from mlpip_bench.reporting.figures.style import (
     ALL,
-    COLOURS,
-    GREY,
+    COLORS,
+    GRAY,
     MARKERS,
     PERCENT,
     Run,
     averaged,
     by_number,
     configurations,
-    labelled,
+    labeled,
     mean_ci95_over_seeds,
     wrapped,
 )
@@ -61,7 +61,7 @@ _TEST_ONLY = ("protocol", "protocol code", "queries", "test_tasks", "compile")
 
 
 def _looks(index: int) -> dict[str, Any]:
-    return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+    return {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)]}
 
 
 def _ordered(metrics: set[str]) -> list[str]:
@@ -90,7 +90,7 @@ class _Point(NamedTuple):
 def scores(records: Sequence[Record]) -> Figure | None:
     """Mean and 95 % Student-t interval of each metric by bench, a panel a metric and a marker a configuration.
 
-    Beside them, in grey, what the paper reports of the same methods; never beside stand-in data.
+    Beside them, in gray, what the paper reports of the same methods; never beside stand-in data.
 
     Args:
         records: of the benches of one data set.
@@ -147,7 +147,7 @@ def scores(records: Sequence[Record]) -> Figure | None:
 
 
 _PUBLISHED = "published (conditions differ)"
-_PUBLISHED_LOOKS: dict[str, Any] = {"color": GREY, "marker": "H", "markerfacecolor": "white"}
+_PUBLISHED_LOOKS: dict[str, Any] = {"color": GRAY, "marker": "H", "markerfacecolor": "white"}
 
 
 def _alike(every: Mapping[str, Sequence[Run]]) -> str:
@@ -245,7 +245,7 @@ def learning(records: Sequence[Record]) -> Figure | None:
     Returns:
         The figure; ``None`` where no record has a history of validations.
     """
-    lines = labelled(
+    lines = labeled(
         [(record, record.scores[0]) for record in records if record.training.get("history")], besides=_TEST_ONLY
     )
     if not lines:
@@ -281,18 +281,14 @@ def _learning_line(axes: Axes, own: Sequence[Record], metric: str, scale: int, i
     values = scale * np.array([[entry[metric] for entry in history] for history in histories])  # [seed, validation]
     dash = _DASHES[index % len(_DASHES)]
     if own[0].parameters == 0:
-        axes.axhline(
-            values[:, -1].mean(), color=COLOURS[index % len(COLOURS)], linestyle=dash, linewidth=1, label=label
-        )
+        axes.axhline(values[:, -1].mean(), color=COLORS[index % len(COLORS)], linestyle=dash, linewidth=1, label=label)
         return
     axes.plot(
         seen, values.mean(0), label=label, linestyle=dash, linewidth=1.2, markersize=4,
         markevery=math.ceil(len(seen) / _MOST_MARKS), **_looks(index),
     )  # fmt: skip
     if len(own) > 1:
-        axes.fill_between(
-            seen, values.min(0), values.max(0), color=COLOURS[index % len(COLOURS)], alpha=0.2, linewidth=0
-        )
+        axes.fill_between(seen, values.min(0), values.max(0), color=COLORS[index % len(COLORS)], alpha=0.2, linewidth=0)
 
 
 # ----------------------------------------------------------------------------------------------------------- cost

@@ -19,8 +19,8 @@ from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.records.statistics import mean_ci95
 from mlpip_bench.reporting.figures.style import (
     ALL,
-    COLOURS,
-    GREY,
+    COLORS,
+    GRAY,
     MARKERS,
     PERCENT,
     Floats,
@@ -45,7 +45,7 @@ _OPTIMA: Mapping[int, Mapping[int, float]] = MappingProxyType(
         10: {1: 0, 5: 0, 10: 0.00, 20: 0.40, 50: 0.80, 100: 0.90},
     }
 )
-"""Variance ratio that minimises the expected Eq. 4 of the toy experiment, by observations and L.
+"""Variance ratio that minimizes the expected Eq. 4 of the toy experiment, by observations and L.
 
 Where q has the true mean; by simulation with exact second moments.
 """
@@ -84,7 +84,7 @@ def posterior(records: Sequence[Record]) -> Figure | None:
     for task, axes in enumerate(grid):
         _posterior_panel(axes, scores, task)
         below = np.full(observations.shape[1], -0.09 * highest)
-        axes.plot(observations[task], below, "*", color=GREY, markersize=5, markeredgewidth=0, label="observations")
+        axes.plot(observations[task], below, "*", color=GRAY, markersize=5, markeredgewidth=0, label="observations")
         axes.set(title=f"unseen task {task + 1}", xlabel=r"$\psi$")
         seaborn.despine(ax=axes)
     drawn = max(line.get_ydata().max() for axes in grid for line in axes.lines[:-1])
@@ -110,7 +110,7 @@ def _posterior_panel(axes: Axes, scores: Mapping[str, Scores], task: int) -> Non
     for i, (label, score) in enumerate(scores.items()):
         line(
             *(numbers(score, name)[task] for name in ("q_mean", "q_std")),
-            color=COLOURS[i % len(COLOURS)],
+            color=COLORS[i % len(COLORS)],
             linestyle=_DASHES[i % len(_DASHES)],
             linewidth=1.2,
             label=label,
@@ -158,7 +158,7 @@ def samples(records: Sequence[Record]) -> Figure | None:
     ticks = sorted(values - {_CLOSED_FORM})
     for axes, (label, runs) in zip(grid, panels.items(), strict=True):
         axes.set(xscale="log", xlabel="L, samples of the training objective", title=wrapped(averaged(label, runs)))
-        axes.axhline(1, color=GREY, linestyle="--", linewidth=1, label="true variance")
+        axes.axhline(1, color=GRAY, linestyle="--", linewidth=1, label="true variance")
         for i, bench in enumerate(benches):
             _samples_line(axes, [run for run in runs if run[0].bench == bench], bench, i, closed)
         axes.set_xticks([*ticks, closed], [*map(str, ticks), "closed\nform"])
@@ -187,7 +187,7 @@ def _samples_line(axes: Axes, runs: Sequence[Run], bench: str, index: int, close
     by_samples: dict[int, list[float]] = defaultdict(list)
     for record, score in runs:
         by_samples[_samples(record)].append(mean_ci95(score.per_task)[0])
-    looks: dict[str, Any] = {"color": COLOURS[index], "marker": MARKERS[index], "linewidth": 1}
+    looks: dict[str, Any] = {"color": COLORS[index], "marker": MARKERS[index], "linewidth": 1}
     parts = (sorted(by_samples.keys() - {_CLOSED_FORM}), sorted(by_samples.keys() & {_CLOSED_FORM}))
     for part, label in zip(parts, (bench, None), strict=True):
         if part:
@@ -244,11 +244,11 @@ def versatility(records: Sequence[Record]) -> Figure | None:
         axes.set_xticks(ticks, map(str, ticks))
         axes.set_xlabel("test way, shot as in training" if varied == "way" else f"test shot, {ways}-way")
     handles = [
-        Line2D([], [], color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % len(MARKERS)], markersize=4, linewidth=1)
+        Line2D([], [], color=COLORS[i % len(COLORS)], marker=MARKERS[i % len(MARKERS)], markersize=4, linewidth=1)
         for i, _ in enumerate(benches)
     ]
     figure.legend(
-        [*handles, Line2D([], [], color=GREY, linestyle=":", linewidth=1)], [*benches, "chance"],
+        [*handles, Line2D([], [], color=GRAY, linestyle=":", linewidth=1)], [*benches, "chance"],
         loc="outside lower center", ncols=len(benches) + 1, frameon=False,
         title="trained on; filled: way and shot of training; bar: 95 % interval over tasks",
     )  # fmt: skip
@@ -264,7 +264,7 @@ def _chance(axes: Axes, runs: Sequence[Run], varied: str) -> None:
     """Of one class in ``way``, lightly."""
     points = sorted({(getattr(score, varied), 1 / score.way) for _, score in runs})
     if points:
-        axes.plot(*zip(*points, strict=True), color=GREY, linestyle=":", linewidth=1)
+        axes.plot(*zip(*points, strict=True), color=GRAY, linestyle=":", linewidth=1)
 
 
 def _versatility_line(axes: Axes, runs: Sequence[Run], varied: str, index: int) -> None:
@@ -275,7 +275,7 @@ def _versatility_line(axes: Axes, runs: Sequence[Run], varied: str, index: int) 
         return
     x = sorted(at)
     mean, ci95 = np.array([mean_ci95_over_seeds(at[n]) for n in x]).T
-    looks = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)], "markersize": 4}
+    looks = {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)], "markersize": 4}
     mean, low, high = (values.clip(1 - ALL, ALL) for values in (mean, mean - ci95, mean + ci95))
     bars = np.where(np.isfinite(ci95), [mean - low, high - mean], 0)
     axes.errorbar(x, mean, bars, linewidth=1, capsize=1.5, markerfacecolor="white", **looks)

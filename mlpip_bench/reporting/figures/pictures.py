@@ -20,7 +20,7 @@ from PIL import Image
 from mlpip_bench.records.record import Record
 from mlpip_bench.records.statistics import mean_ci95
 from mlpip_bench.reporting.figures.style import (
-    COLOURS,
+    COLORS,
     Floats,
     configurations,
     first_seeds,
@@ -71,15 +71,15 @@ def _digits(axes: Axes, places: Floats, classes: NDArray[np.int_]) -> None:
     """Classes at ``[weight, 2]``, each as its digit."""
     for digit in np.unique(classes):
         x, y = places[classes == digit].T
-        colour = COLOURS[digit % len(COLOURS)]
-        axes.plot(x, y, color=colour, linestyle="", marker=f"${digit}$", markersize=4, markeredgewidth=0.2, zorder=2)
+        color = COLORS[digit % len(COLORS)]
+        axes.plot(x, y, color=color, linestyle="", marker=f"${digit}$", markersize=4, markeredgewidth=0.2, zorder=2)
 
 
 def _polygons(part: SubFigure, means: Floats, classes: NDArray[np.int_]) -> None:
     """Of ``[task, way, 2]`` and ``[task, way]``."""
-    centres = {digit: means[classes == digit].mean(0) for digit in np.unique(classes)}
+    centers = {digit: means[classes == digit].mean(0) for digit in np.unique(classes)}
     together = {tuple(pair) for task in classes for pair in itertools.combinations(sorted(set(task)), 2)}
-    closest = min(sorted(together), key=lambda pair: float(np.linalg.norm(centres[pair[0]] - centres[pair[1]])))
+    closest = min(sorted(together), key=lambda pair: float(np.linalg.norm(centers[pair[0]] - centers[pair[1]])))
     hold = np.array([set(closest) <= set(task) for task in classes])
     low, high = means.min((0, 1)), means.max((0, 1))
     half = 0.53 * (high - low).max()
@@ -112,7 +112,7 @@ def _weight_maps(part: SubFigure, means: Floats, classes: NDArray[np.int_]) -> N
         middle = np.median(places[classes == digit], axis=0)
         map_axes.annotate(
             str(digit), middle, (4, 4), textcoords="offset points", fontsize=11, fontweight="bold",
-            color=COLOURS[digit % len(COLOURS)],
+            color=COLORS[digit % len(COLORS)],
         )  # fmt: skip
     map_axes.margins(0.12)
     map_axes.set(

@@ -13,7 +13,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from mlpip_bench.records.record import Record
 from mlpip_bench.reporting.figures.style import (
-    COLOURS,
+    COLORS,
     MARKERS,
     Run,
     averaged,
@@ -79,8 +79,8 @@ def _steps_line(axes: Axes, runs: Sequence[Run], index: int, lines: int, label: 
     scale = 100 if runs[0][1].unit == "fraction" else 1
     mean, ci95 = scale * np.array([mean_ci95_over_seeds(by_steps[n]) for n in x]).T
     line, caps, bars = axes.errorbar(
-        x, mean, np.where(np.isfinite(ci95), ci95, 0), label=label, color=COLOURS[index % len(COLOURS)],
-        marker=MARKERS[index % len(MARKERS)], linestyle="--" if index // len(COLOURS) % 2 else "-",
+        x, mean, np.where(np.isfinite(ci95), ci95, 0), label=label, color=COLORS[index % len(COLORS)],
+        marker=MARKERS[index % len(MARKERS)], linestyle="--" if index // len(COLORS) % 2 else "-",
         markersize=4, markerfacecolor="none", linewidth=1, capsize=1.5,
     )  # fmt: skip
     points = min(_DODGE, _MOST_DODGE / max(lines - 1, 1)) * (index - (lines - 1) / 2)

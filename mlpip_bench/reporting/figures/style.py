@@ -16,9 +16,9 @@ from mlpip_bench.records.record import Model, Record, Scores, facts
 from mlpip_bench.records.statistics import mean_ci95, mean_over_seeds
 
 STYLE = ("default", seaborn.axes_style("ticks"), {"font.size": 8, "axes.titlesize": 8, "pdf.fonttype": 42})
-COLOURS = seaborn.color_palette("colorblind")
-MARKERS = "osD^vP*X<>hpd8"  # beside the colours, which repeat after ten and are not all told apart in grey
-GREY = "0.45"
+COLORS = seaborn.color_palette("colorblind")
+MARKERS = "osD^vP*X<>hpd8"  # beside the colors, which repeat after ten and are not all told apart in gray
+GRAY = "0.45"
 PERCENT = (1, 2, 5, 10, 20, 50, 80, 90, 95, 98, 99, 99.5, 99.9)
 """Ticks of accuracy on a logit scale."""
 
@@ -48,7 +48,7 @@ def configurations(
         detail: a detail that the scores must have.
         besides: facts that tell no configurations apart, since the figure shows them itself.
     """
-    return labelled(
+    return labeled(
         [
             (record, score)
             for record in records
@@ -61,7 +61,7 @@ def configurations(
     )
 
 
-def labelled(runs: Iterable[Run], besides: Collection[str] = ()) -> dict[str, list[Run]]:
+def labeled(runs: Iterable[Run], besides: Collection[str] = ()) -> dict[str, list[Run]]:
     """Runs by what was run, as :func:`configurations` names it.
 
     Args:

@@ -1,7 +1,7 @@
 """Records -> figures, as PNG and PDF.
 
 A figure shows what it is grouped by, most often one bench, on one source of data, and the models that are best on
-validation. A method that was run in several configurations appears once for each, labelled with what differs; the
+validation. A method that was run in several configurations appears once for each, labeled with what differs; the
 seeds of a configuration are averaged, or the first of them is shown and named.
 """
 

@@ -90,7 +90,7 @@ def _row(quoted: Published, label: str, runs: Sequence[Run], paper_tasks: Traini
 def _differs(quoted: Published, record: Record, paper_tasks: int | None) -> Iterator[str]:
     """What is known of the published conditions and not so for ours, which are told below the name of the row."""
     if not quoted.note:
-        yield "published: normalisation and queries not stated"
+        yield "published: normalization and queries not stated"
     elif not (quoted.note.startswith("inductive") and record.inductive):
         yield f"published: {quoted.note}"
     tasks = record.config["iterations"] * record.config["tasks_per_batch"]

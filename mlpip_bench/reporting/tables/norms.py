@@ -1,4 +1,4 @@
-"""What predictions of a query owe to the other queries, by normalisation mode: asked together and one at a time."""
+"""What predictions of a query owe to the other queries, by normalization mode: asked together and one at a time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ALONE = {"asked": "one at a time"}
 
 
 def norm_tables(records: Iterable[Record], numbers: dict[str, int] | None = None) -> list[WideTable]:
-    """What the methods owe to seeing the queries together, by normalisation mode.
+    """What the methods owe to seeing the queries together, by normalization mode.
 
     One table for each metric and bench with two modes or more and a method with scores of both kinds; a row for each
     mode, and three columns for each method: together, alone, and their paired difference. ``numbers`` is as for

@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 
 from mlpip_bench.inference.distributions import Delta, to_float64
 from mlpip_bench.inference.method import Method, Posterior
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.testing.cases import MANY_SAMPLES, QUADRATURE, ROUNDING, WAY, Case, CheckFailedError, seeded_loss
 from mlpip_bench.testing.checking import check
 from mlpip_bench.testing.comparing import assert_finite, assert_same, select, spread_of
@@ -20,7 +20,7 @@ from mlpip_bench.testing.comparing import assert_finite, assert_same, select, sp
 
 @check()
 def inputs_unchanged(case: Case) -> None:
-    """Amortisation, prediction and loss leave the tasks as they are, which other protocols and methods use too."""
+    """Amortization, prediction and loss leave the tasks as they are, which other protocols and methods use too."""
     method, batch = case.method(), case.batch()
     tensors = {
         "support.x": batch.support.x,
@@ -51,7 +51,7 @@ def shapes(case: Case) -> None:
     for dtype in (torch.float64, torch.float32):
         method = case.method().to(dtype)
         support, query = (
-            Labelled(p.x.to(dtype), p.y.to(dtype) if p.y.is_floating_point() else p.y, p.way)
+            Labeled(p.x.to(dtype), p.y.to(dtype) if p.y.is_floating_point() else p.y, p.way)
             for p in (batch.support, batch.query)
         )
         answer = case.predict(method, TaskBatch(support, query))
@@ -66,7 +66,7 @@ def shapes(case: Case) -> None:
 
 @check("classification", "regression")
 def probabilities(case: Case) -> None:
-    """The predictive is normalised: class probabilities sum to one, a density over the reals integrates to one."""
+    """The predictive is normalized: class probabilities sum to one, a density over the reals integrates to one."""
     method, batch = case.method(), case.batch()
     with torch.no_grad():
         predictive = method.predictive(method.amortize(batch.support), batch.query.x)
@@ -82,7 +82,7 @@ def probabilities(case: Case) -> None:
 
 @check()
 def posterior(case: Case) -> None:
-    """Amortisation gives a finite torch Distribution over psi, whose first batch dimension is the task."""
+    """Amortization gives a finite torch Distribution over psi, whose first batch dimension is the task."""
     method, batch = case.method(), case.batch()
     with torch.no_grad():
         q = method.amortize(batch.support)
@@ -140,23 +140,23 @@ def support_counts(case: Case) -> None:
     for i in range(batch.support.y.shape[1]):
         x, y = batch.support.x.clone(), batch.support.y.clone()
         x[:, i], y[:, i] = other.support.x[:, i], other.support.y[:, i]
-        after = case.predict(method, TaskBatch(Labelled(x, y, batch.support.way), batch.query))
+        after = case.predict(method, TaskBatch(Labeled(x, y, batch.support.way), batch.query))
         if float((after - before).abs().amax((1, 2)).min()) < ROUNDING:
             raise CheckFailedError(f"another support point {i} changes no prediction")
 
 
 @check("classification")
-def class_relabelling(case: Case) -> None:
-    """Classes have no order: relabelling them relabels the predictions."""
+def class_relabeling(case: Case) -> None:
+    """Classes have no order: relabeling them relabels the predictions."""
     # Fixed quadrature points are not symmetric between classes; many of them nearly are. Steps are not cut
-    # short either: the first ones of an optimiser such as Adam blow up a small asymmetry.
+    # short either: the first ones of an optimizer such as Adam blow up a small asymmetry.
     method, batch = case.method(eval_samples=MANY_SAMPLES, most_steps=100), case.batch(tasks=1)
     new = torch.tensor([2, 0, 1])
-    renamed = Labelled(batch.support.x, new[batch.support.y], WAY)
+    renamed = Labeled(batch.support.x, new[batch.support.y], WAY)
     with torch.no_grad():
         exact = isinstance(method.amortize(batch.support).psi, Delta)
-    relabelled = case.predict(method, TaskBatch(renamed, batch.query))[..., new]
-    assert_same(relabelled, case.predict(method, batch), "relabelled classes", ROUNDING if exact else QUADRATURE)
+    relabeled = case.predict(method, TaskBatch(renamed, batch.query))[..., new]
+    assert_same(relabeled, case.predict(method, batch), "relabeled classes", ROUNDING if exact else QUADRATURE)
 
 
 @check()

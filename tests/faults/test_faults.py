@@ -70,8 +70,8 @@ def test_nan_in_a_statistic_is_never_saved(tmp_path, call, monkeypatch):
     at_step(monkeypatch, "protonets", 2, spoil)
     small = ["--iterations", 4, "--test-tasks", 2, "--set", "validation_tasks=2", "--set", "tasks_per_batch=1"]
     small += ["--set", "train_queries=1", "--norm", "running"]
-    cell = ["--bench", "omni5w1s", "--methods", "protonets", "--source", "procedural"]
-    result = call("run", *cell, *small, "--results", tmp_path)
+    trial = ["--bench", "omni5w1s", "--methods", "protonets", "--source", "procedural"]
+    result = call("run", *trial, *small, "--results", tmp_path)
     assert result.exit_code == 1
     for path in (tmp_path / "checkpoints").rglob("*.pt"):
         assert all(

@@ -181,8 +181,8 @@ def test_the_cache(run, call, numbers, tmp_path, monkeypatch, tell):
     def scores() -> object:
         shutil.rmtree(tmp_path / "results", ignore_errors=True)
         small = ["--iterations", 1, "--test-tasks", 2, "--set", "tasks_per_batch=1", "--set", "validation_tasks=1"]
-        cell = ["--bench", "context2", "--methods", "protonets", "--protocols", "nll", "--source", "procedural"]
-        assert call("run", *cell, *small, "--results", tmp_path / "results").exit_code == 0
+        trial = ["--bench", "context2", "--methods", "protonets", "--protocols", "nll", "--source", "procedural"]
+        assert call("run", *trial, *small, "--results", tmp_path / "results").exit_code == 0
         return numbers(tmp_path / "results")
 
     expected = scores()
@@ -204,11 +204,11 @@ def test_the_cache(run, call, numbers, tmp_path, monkeypatch, tell):
 def test_a_damaged_note_of_a_failure_counts_as_one(finished, run, numbers, whole, tell):
     (path,) = paths(finished, "failures")
     path.write_bytes(path.read_bytes()[:50])
-    cell = ("--seeds", 1, "--methods", "versa")
-    result = run(finished, *cell, "--overwrite", "never")
+    trial = ("--seeds", 1, "--methods", "versa")
+    result = run(finished, *trial, "--overwrite", "never")
     assert result.exit_code == 0
     assert "failed before" in result.output
-    assert run(finished, *cell).exit_code == 0
+    assert run(finished, *trial).exit_code == 0
     assert {name: numbers(finished)[name] for name in whole} == whole
     assert not path.exists()
     tell("files damaged", 1)

@@ -1,4 +1,4 @@
-"""What the drills share: a small run, its numbers, and the figures that are printed at the end."""
+"""What the fault injection tests share: a small run, its numbers, and the figures that are printed at the end."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ from mlpip_bench.records import store
 def tell(record_property) -> Callable[[str, int | str], None]:
     """Notes a figure for the summary; numbers of several tests add up. A property of a test also comes home from
     the workers of pytest-xdist."""
-    return lambda figure, value: record_property(f"drill: {figure}", value)
+    return lambda figure, value: record_property(f"fault: {figure}", value)
 
 
 @pytest.fixture(scope="session")
@@ -32,16 +32,16 @@ def call() -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def run(call) -> Callable[..., Any]:
-    """A run of two cells on tasks that need no data: about half a second, with a checkpoint every tenth iteration."""
+    """A run of two trials on tasks that need no data: about half a second, with a checkpoint every tenth iteration."""
     settings = {"validation_tasks": 2, "tasks_per_batch": 1, "validate_every": 10, "learning_rate": 0.01}
 
-    def two_cells(folder: Path, *arguments: object) -> Any:
+    def two_trials(folder: Path, *arguments: object) -> Any:
         small = ["--iterations", 40, "--test-tasks", 4]
         small += [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
-        cells = ["--methods", "versa,amortized_vi", "--bench", "toy5", "--protocols", "nll,posterior"]
-        return call("run", *cells, *small, "--results", folder, *arguments)
+        trials = ["--methods", "versa,amortized_vi", "--bench", "toy5", "--protocols", "nll,posterior"]
+        return call("run", *trials, *small, "--results", folder, *arguments)
 
-    return two_cells
+    return two_trials
 
 
 @pytest.fixture(scope="session")

@@ -43,7 +43,7 @@ def whole(numbers, tmp_path_factory):
     """The numbers of a run in one process that nobody disturbed."""
     folder = tmp_path_factory.mktemp("whole")
     asked = config(folder)
-    assert len(scheduler.run(planning.plan_cells(asked), asked, Quiet()).done) == 2
+    assert len(scheduler.run(planning.plan_trials(asked), asked, Quiet()).done) == 2
     return numbers(folder)
 
 
@@ -69,7 +69,7 @@ def children(pid: int) -> list[int]:
 
 
 def at_work(pid: int, method: str, folder: Path) -> bool:
-    """Whether a process is the one that is at work on a method's cell."""
+    """Whether a process is the one that is at work on a method's trial."""
     with contextlib.suppress(OSError):
         lock = str(folder / "locks" / "toy5" / method)
         return any(lock in str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
@@ -99,7 +99,7 @@ def test_local_processes_make_the_same_records_and_one_that_is_killed_is_started
 
     killer = threading.Thread(target=kill)
     killer.start()
-    summary = scheduler.run(planning.plan_cells(asked), asked, Listening(), executor)
+    summary = scheduler.run(planning.plan_trials(asked), asked, Listening(), executor)
     killer.join()
     assert len(summary.done) == 2
     assert any("SIGKILL" in line and "goes on from its last checkpoint" in line for line in said)
@@ -115,7 +115,7 @@ def test_a_job_whose_process_is_always_killed_fails_in_the_end(tmp_path, one_thr
     die = importlib.import_module("deadly").die
     asked = config(tmp_path, methods=("versa",))
     executor = local.LocalProcesses(die, Quiet(), processes=2, threads=1)
-    summary = scheduler.run(planning.plan_cells(asked), asked, Quiet(), executor)
+    summary = scheduler.run(planning.plan_trials(asked), asked, Quiet(), executor)
     assert summary.done == ()
     ((_, message),) = summary.failed
     assert "SIGKILL" in message
@@ -141,8 +141,8 @@ def test_children_end_with_a_driver_that_is_killed_and_the_same_command_resumes(
     tell("drivers killed with their workers at work", 1)
 
 
-def test_two_runs_at_once_never_do_a_cell_twice(whole, numbers, tmp_path, one_thread, tell):
-    """Each is told to do everything again, so that only the other's work can keep it from a cell."""
+def test_two_runs_at_once_never_do_a_trial_twice(whole, numbers, tmp_path, one_thread, tell):
+    """Each is told to do everything again, so that only the other's work can keep it from a trial."""
     again = command(tmp_path, "--overwrite", "always")
     pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
     drivers = [subprocess.Popen(again, **pipes) for _ in range(2)]
@@ -156,7 +156,7 @@ def test_two_runs_at_once_never_do_a_cell_twice(whole, numbers, tmp_path, one_th
 
 def test_a_run_takes_over_what_a_killed_one_leaves_and_leaves_what_another_does_if_told(tmp_path):
     asked = config(tmp_path, iterations=4)
-    planned = planning.plan_cells(asked)
+    planned = planning.plan_trials(asked)
     lock = planned[0].path(tmp_path, "locks", ".lock")
     with locked(lock):
         assert is_held(lock)
@@ -175,10 +175,10 @@ def test_a_run_takes_over_what_a_killed_one_leaves_and_leaves_what_another_does_
 
 def test_what_another_run_has_made_meanwhile_is_not_made_again(tmp_path):
     asked = config(tmp_path, iterations=4, methods=("versa",))
-    planned = planning.plan_cells(asked)
+    planned = planning.plan_trials(asked)
     again = dataclasses.replace(asked, overwrite="always")
     (standing,) = status.survey(planned, again)
-    job = scheduler.cell_job(standing, again, scheduler.stamps(planned, tmp_path))
+    job = scheduler.trial_job(standing, again, scheduler.stamps(planned, tmp_path))
     assert len(scheduler.run(planned, asked, Quiet()).done) == 1
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.json")}
     assert perform(job, planned, Quiet()).status == "nothing"
@@ -213,7 +213,7 @@ def two_nodes(monkeypatch, tmp_path):
         cluster.communicate("")
 
 
-def test_a_cluster_of_two_nodes_makes_the_same_records_and_starts_the_cell_of_a_killed_worker_again(
+def test_a_cluster_of_two_nodes_makes_the_same_records_and_starts_the_trial_of_a_killed_worker_again(
     two_nodes, whole, numbers, tmp_path, one_thread, tell
 ):
     folder = tmp_path / "results"
@@ -221,7 +221,7 @@ def test_a_cluster_of_two_nodes_makes_the_same_records_and_starts_the_cell_of_a_
     driver = subprocess.Popen(command(folder, "--ray", two_nodes), **pipes)
 
     def workers() -> dict[str, int]:
-        """The process of each cell, once there are both."""
+        """The process of each trial, once there are both."""
         found = {method: pid for pid in processes() for method in METHODS if at_work(pid, method, folder)}
         return found if len(found) == len(METHODS) else {}
 
@@ -237,11 +237,11 @@ def test_a_cluster_of_two_nodes_makes_the_same_records_and_starts_the_cell_of_a_
     tell("workers killed and started again", 1)
 
 
-def test_a_cell_that_this_machine_can_never_run_is_refused(tmp_path, monkeypatch):
+def test_a_trial_that_this_machine_can_never_run_is_refused(tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="needs the extra: pip install '.[cluster]'")
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     many = command(tmp_path, "--ray", "local", "--cpus", "4096")
     done = subprocess.run(many, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
-    assert "a cell takes 4096 CPUs" in done.stderr
+    assert "a trial takes 4096 CPUs" in done.stderr
     assert "Traceback" not in done.stderr

@@ -25,7 +25,7 @@ from mlpip_bench import registry
 from mlpip_bench.evaluation.protocol import EvalProtocol, SideBySideProtocol
 from mlpip_bench.inference.method import Method, Problem
 from mlpip_bench.nn.backbones import ExtractorSpec
-from mlpip_bench.tasks.batch import Labelled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
@@ -336,24 +336,24 @@ def test_the_worked_method_predicts_and_learns():
     plugin = worked_method()
     method = plugin(Problem(ExtractorSpec((1, 8, 8), blocks=2, channels=4), "metabn", 3), plugin.Settings())
 
-    def labelled(per_class: int) -> Labelled:
+    def labeled(per_class: int) -> Labeled:
         y = torch.arange(3).repeat_interleave(per_class).expand(2, -1)
         x = torch.rand(2, 3 * per_class, 1, 8, 8)
         x[..., 4:] += y[..., None, None, None] / 2
-        return Labelled(x, y, 3)
+        return Labeled(x, y, 3)
 
-    batch = TaskBatch(labelled(2), labelled(4))
+    batch = TaskBatch(labeled(2), labeled(4))
     predictive = method.predictive(method.amortize(batch.support), batch.query.x)
     assert predictive.batch_shape == (2, 12)
     torch.testing.assert_close(predictive.probs.sum(-1), torch.ones(2, 12))
     torch.testing.assert_close(method.loss(batch), -predictive.log_prob(batch.query.y).mean())
 
-    optimiser = torch.optim.Adam(method.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(method.parameters(), lr=1e-2)
     before = method.loss(batch).item()
     for _ in range(20):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         method.loss(batch).backward()
-        optimiser.step()
+        optimizer.step()
     assert method.loss(batch).item() < 0.8 * before
 
 
