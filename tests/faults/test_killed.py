@@ -36,7 +36,7 @@ def warm(folder: Path) -> multiprocessing.process.BaseProcess:
     """The same in a process that has imported everything: 20 restarts would spend 100 seconds on imports."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["mlpip_bench.cli.app"])
-    code = f"from mlpip_bench.cli import app; app({arguments(folder)!r})"
+    code = f"from mlpip_bench.cli.app import app; app({arguments(folder)!r})"
     process = context.Process(target=exec, args=(code,))
     process.start()
     return process
