@@ -15,7 +15,7 @@ from mlpip_bench.evaluation.metrics import BRIER, ECE, reliability
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.utils.errors import TrialError
-from protocols.calibration import Calibration
+from mlpip_bench.protocols.calibration import Calibration
 
 
 def simulated(seed: int, tasks: int, points: int, way: int = 5, temperature: float = 1.0):

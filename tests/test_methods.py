@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from methods.maml import MAML, MAMLSettings
-from methods.protonets import ProtoNets, ProtoNetsSettings
-from methods.versa import Versa, VersaSettings
+from mlpip_bench.methods.maml import MAML, MAMLSettings
+from mlpip_bench.methods.protonets import ProtoNets, ProtoNetsSettings
+from mlpip_bench.methods.versa import Versa, VersaSettings
 from mlpip_bench import registry
 from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.inference.method import Problem

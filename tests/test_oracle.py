@@ -8,10 +8,10 @@ import torch
 from torch.distributions import MultivariateNormal, Normal
 from typer.testing import CliRunner
 
-from methods.amortized_vi import AmortizedVI
-from methods.exact_linear import ExactLinear
-from methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
-from methods.versa import Versa
+from mlpip_bench.methods.amortized_vi import AmortizedVI
+from mlpip_bench.methods.exact_linear import ExactLinear
+from mlpip_bench.methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
+from mlpip_bench.methods.versa import Versa
 from mlpip_bench.cli.app import app
 from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
 from mlpip_bench.nn.backbones import ExtractorSpec

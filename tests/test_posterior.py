@@ -6,8 +6,8 @@ from scipy import stats
 from torch.distributions import MultivariateNormal, Normal
 from typer.testing import CliRunner
 
-from methods.exact_linear import ExactLinear
-from methods.versa import Versa, VersaSettings
+from mlpip_bench.methods.exact_linear import ExactLinear
+from mlpip_bench.methods.versa import Versa, VersaSettings
 from mlpip_bench.cli.app import app
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.inference.conjugate import conjugate_posterior, with_bias
@@ -16,7 +16,7 @@ from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
-from protocols.posterior import PosteriorRecovery
+from mlpip_bench.protocols.posterior import PosteriorRecovery
 
 CPU = torch.device("cpu")
 

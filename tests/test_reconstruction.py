@@ -9,11 +9,11 @@ from scipy import ndimage
 from torch.distributions import Normal, kl_divergence
 from typer.testing import CliRunner
 
-from methods.amortized_vi import AmortizedVI
-from methods.cvae import CVAE, CVAESettings
-from methods.mean_view import MeanView
-from methods.nearest_view import NearestView
-from methods.versa import Versa, VersaSettings
+from mlpip_bench.methods.amortized_vi import AmortizedVI
+from mlpip_bench.methods.cvae import CVAE, CVAESettings
+from mlpip_bench.methods.mean_view import MeanView
+from mlpip_bench.methods.nearest_view import NearestView
+from mlpip_bench.methods.versa import Versa, VersaSettings
 from mlpip_bench.benches.families import DATASETS
 from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.views import SIDE, VIEWS, view_dataset
@@ -28,7 +28,7 @@ from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
 from mlpip_bench.tasks.images import ImagePool
 from mlpip_bench.tasks.views import ViewStream
-from protocols.reconstruction import Reconstruction
+from mlpip_bench.protocols.reconstruction import Reconstruction
 
 CPU = torch.device("cpu")
 SMALL = Problem(ExtractorSpec((1, 8, 8), blocks=2, channels=4), "metabn", 1, "reconstruction", 1.0, 2)

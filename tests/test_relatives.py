@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from methods.amortized_map import AmortizedMAPSettings
-from methods.matching_nets import MatchingNetsSettings
-from methods.meta_sgd import MetaSGDSettings
+from mlpip_bench.methods.amortized_map import AmortizedMAPSettings
+from mlpip_bench.methods.matching_nets import MatchingNetsSettings
+from mlpip_bench.methods.meta_sgd import MetaSGDSettings
 from mlpip_bench import registry
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.nn.backbones import ExtractorSpec

@@ -237,7 +237,7 @@ def test_a_failed_trial_keeps_its_traceback_and_is_never_done(tmp_path, monkeypa
 
 
 PLUGIN = '''"""A method of another package."""
-from methods.protonets import ProtoNets
+from mlpip_bench.methods.protonets import ProtoNets
 from a_package import shared
 
 

@@ -30,8 +30,8 @@ from mlpip_bench.utils.device import Numerics, environment
 from mlpip_bench.utils.errors import TrialError, UserError
 from mlpip_bench.utils.progress import Quiet
 from mlpip_bench.utils.timers import Stopwatch, peak_bytes
-from protocols import timing
-from protocols.timing import Timing
+from mlpip_bench.protocols import timing
+from mlpip_bench.protocols.timing import Timing
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CPU = torch.device("cpu")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, Normal
 
-from methods.amortized_vi import AmortizedVI
-from methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
+from mlpip_bench.methods.amortized_vi import AmortizedVI
+from mlpip_bench.methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
 from mlpip_bench.inference.distributions import gaussian_linear_predictive, linear_outputs
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.inference.objectives import elbo

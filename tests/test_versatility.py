@@ -4,7 +4,7 @@ import torch
 from torch.distributions import Categorical
 from typer.testing import CliRunner
 
-from methods.protonets import ProtoNets
+from mlpip_bench.methods.protonets import ProtoNets
 from mlpip_bench import registry
 from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.base import ClassImages
@@ -16,7 +16,7 @@ from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import ImagePool, TaskStream
-from protocols.versatility import SHOTS, WAYS, Versatility
+from mlpip_bench.protocols.versatility import SHOTS, WAYS, Versatility
 
 
 class Sees(Method[Delta]):
