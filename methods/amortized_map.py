@@ -4,7 +4,7 @@ psi: weights and bias of a linear classifier, one vector per class, a point mass
 class's mean feature (paper, section 4, "amortized MAP inference").
 Reference: Qiao, Liu, Shen & Yuille, CVPR 2018; Gordon et al., ICLR 2019, section 4.
 
-Differences from Qiao et al.: the extractor is trained end to end with the network that predicts the
+Differences from Qiao et al.: the backbone is trained end to end with the network that predicts the
 weights, where theirs is pre-trained as a classifier and fixed; the weights are not bound to unit norm
 but have the prior N(0, prior_std^2 I), whose log-density enters the loss once per task, shared out
 over the points of D.
@@ -23,7 +23,6 @@ from mlpip_bench.inference.budgets import PAPER_BUDGETS
 from mlpip_bench.inference.distributions import Delta, linear_outputs
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
-from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.nn.layers import mlp
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
@@ -55,20 +54,20 @@ class AmortizedMAP(Method[Delta]):
 
     def __init__(self, problem: Problem, settings: AmortizedMAPSettings) -> None:
         super().__init__(problem, settings)
-        features = problem.extractor.features
-        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
+        self.backbone = problem.build_backbone()
+        features = self.backbone.features
         self.weight = mlp(features, features, features, features)
         self.bias = mlp(features, features, features, 1)
 
     def amortize(self, support: Labeled) -> Posterior[Delta]:
         """Weights and bias of each class from its mean feature."""
-        features, statistics = self.extractor(support.x)
+        features, statistics = self.backbone(support.x)
         means = support.class_means(features)
         return Posterior(Delta(torch.cat([self.weight(means), self.bias(means)], -1), event_dim=2), statistics)
 
     def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
         """Softmax of the linear classifier."""
-        features, _ = self.extractor(query_x, q.support)
+        features, _ = self.backbone(query_x, q.norm_statistics)
         return Categorical(logits=linear_outputs(features, q.psi.mean), validate_args=False)
 
     def loss(self, batch: TaskBatch) -> Tensor:

@@ -32,7 +32,6 @@ class AmortizedVI(Method[Normal]):
     reference = "Gordon et al. 2019, Meta-Learning Probabilistic Inference for Prediction (ICLR), section 4"
     psi = "Gaussian over the weights and bias of a linear classifier"
     handles = ("classification", "regression", "reconstruction")
-    default_for = ("linear", "toy", "toyfresh")
     linear_classifier = True
     bounds_evidence = True
     Settings = VariationalSettings
@@ -54,7 +53,7 @@ class AmortizedVI(Method[Normal]):
 
     def predictive(self, q: Posterior[Normal], query_x: Tensor) -> Distribution:
         """Mixture over L samples."""
-        features, _ = self.model.features(query_x, q.support)
+        features, _ = self.model.features(query_x, q.norm_statistics)
         samples = self.settings.samples if self.training else self.settings.eval_samples
         return self.model.predictive(features, q.psi, samples, fixed_noise=not self.training)
 

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
 from mlpip_bench.inference.distributions import Delta
-from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
+from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
-from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.nn.layers import mlp
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
+from mlpip_bench.utils.settings import NoSettings
 
 
 class CNP(Method[Delta]):
@@ -31,19 +31,19 @@ class CNP(Method[Delta]):
 
     def __init__(self, problem: Problem, settings: NoSettings) -> None:
         super().__init__(problem, settings)
-        features = problem.extractor.features
-        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
+        self.backbone = problem.build_backbone()
+        features = self.backbone.features
         self.encoder = mlp(features, features, features)
         self.decoder = mlp(3 * features, features, features, 1, last_bias=False)
 
     def amortize(self, support: Labeled) -> Posterior[Delta]:
         """r_c, the mean over a class's points of their encoding."""
-        features, statistics = self.extractor(support.x)
+        features, statistics = self.backbone(support.x)
         return Posterior(Delta(support.class_means(self.encoder(features)), event_dim=2), statistics)
 
     def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
         """Softmax over classes of the decoder of (h(x), r_c, mean of r)."""
-        features, _ = self.extractor(query_x, q.support)
+        features, _ = self.backbone(query_x, q.norm_statistics)
         r = torch.cat([q.psi.mean, q.psi.mean.mean(1, keepdim=True).expand_as(q.psi.mean)], -1)
         way, points = r.shape[1], features.shape[1]
         inputs = [features.unsqueeze(2).expand(-1, -1, way, -1), r.unsqueeze(1).expand(-1, points, -1, -1)]

@@ -40,7 +40,6 @@ class CVAE(Method[Normal]):
     reference = "Kingma et al. 2014, Semi-Supervised Learning with Deep Generative Models (NIPS); Gordon et al. 2019"
     psi = "Gaussian over the latent vector of a view"
     handles = ("reconstruction",)
-    default_for = ("views",)
     Settings = CVAESettings
     xfail_checks: ClassVar = {"loss_mean_over_points": "its loss is a mean over all views, the given ones too"}
     settings: CVAESettings

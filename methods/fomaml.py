@@ -1,6 +1,6 @@
 """First-order MAML: MAML without the second derivatives.
 
-psi: all parameters of extractor and classifier, a point mass at the adapted values (paper, Eq. 6).
+psi: all parameters of backbone and classifier, a point mass at the adapted values (paper, Eq. 6).
 Reference: Finn, Abbeel & Levine, ICML 2017, section 5.2; Nichol, Achiam & Schulman, 2018.
 
 The outer gradient takes d psi / d psi_0 for the identity: it is the query loss's gradient at the

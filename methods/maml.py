@@ -1,10 +1,10 @@
 """MAML: a few gradient steps from a learned initialization, as semi-amortized inference.
 
-psi: all parameters of extractor and classifier, a point mass at the adapted values (paper, Eq. 6).
+psi: all parameters of backbone and classifier, a point mass at the adapted values (paper, Eq. 6).
 Reference: Finn, Abbeel & Levine, ICML 2017.
 
 Differences from their paper: the inner loss is a mean and its rate is stated for a mean (their code
-sums over classes, so its 0.4 at 5-way is 2.0 for a mean); the network is the bench's extractor for all
+sums over classes, so its 0.4 at 5-way is 2.0 for a mean); the network is the run's backbone for all
 methods alike, whose 256 features make longer steps than their 64, so the quick preset has a smaller
 rate; the head starts at zero; scale and shift of the normalization adapt too; one fixed number of test
 steps. Test tasks with more classes than the training way start the further classes from the mean of
@@ -50,7 +50,6 @@ class MAML(Method[Delta]):
 
     reference = "Finn et al. 2017, Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks (ICML)"
     psi = "point mass at all network parameters after a few gradient steps"
-    default_for = ("omni", "tiny", "mini")
     Settings = MAMLSettings
     settings: MAMLSettings
     presets: ClassVar = {

@@ -19,9 +19,10 @@ from torch.distributions import Distribution
 from mlpip_bench.datasets.views import VIEWS
 from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.gaussian import view_likelihood
-from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
+from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
+from mlpip_bench.utils.settings import NoSettings
 
 
 class MeanView(Method[Delta]):
@@ -30,7 +31,6 @@ class MeanView(Method[Delta]):
     reference = "Tatarchenko et al. 2019, What Do Single-View 3D Reconstruction Networks Learn? (CVPR)"
     psi = "nothing: the given views are not used"
     handles = ("reconstruction",)
-    default_for = ("views",)
     xfail_checks: ClassVar = {"support_counts": "by definition it does not use the given views"}
 
     total: Tensor
@@ -38,7 +38,7 @@ class MeanView(Method[Delta]):
 
     def __init__(self, problem: Problem, settings: NoSettings) -> None:
         super().__init__(problem, settings)
-        self.register_buffer("total", torch.zeros(VIEWS, *problem.extractor.image_shape))
+        self.register_buffer("total", torch.zeros(VIEWS, *problem.input_shape))
         self.register_buffer("count", torch.zeros(VIEWS))
 
     def _bin(self, x: Tensor) -> Tensor:

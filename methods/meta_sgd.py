@@ -1,6 +1,6 @@
 """Meta-SGD: MAML whose inner rates are learned, one for each parameter.
 
-psi: all parameters of extractor and classifier, a point mass at the adapted values (paper, Eq. 6, with
+psi: all parameters of backbone and classifier, a point mass at the adapted values (paper, Eq. 6, with
 a learned eta).
 Reference: Li, Zhou, Chen & Li, arXiv:1707.09835, 2017.
 

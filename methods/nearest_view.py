@@ -23,7 +23,6 @@ class NearestView(Method[Delta]):
     reference = "Cover & Hart 1967, Nearest Neighbor Pattern Classification (IEEE Transactions on Information Theory)"
     psi = "point mass at the given views and their angles"
     handles = ("reconstruction",)
-    default_for = ("views",)
 
     def amortize(self, support: Labeled) -> Posterior[Delta]:
         """Each given view with its sine and cosine, the last two coordinates of x, behind its pixels."""
@@ -35,7 +34,7 @@ class NearestView(Method[Delta]):
         closeness = query_x[..., -2:] @ angles.mT
         nearest = (closeness > closeness.amax(-1, keepdim=True) - 1e-4).to(images.dtype)
         copies = (nearest / nearest.sum(-1, keepdim=True)) @ images
-        shaped = copies.unflatten(-1, self.problem.extractor.image_shape)
+        shaped = copies.unflatten(-1, self.problem.input_shape)
         return view_likelihood(shaped, self.problem)
 
     def loss(self, batch: TaskBatch) -> Tensor:

@@ -28,7 +28,6 @@ from mlpip_bench.inference.gradient_steps import StepCounts
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import elbo
 from mlpip_bench.inference.variational import GaussianPrior, VariationalSettings, observed_data
-from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.nn.layers import std_from_log_variance
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
@@ -59,7 +58,6 @@ class NonAmortizedVI(Method[Normal]):
     reference = "Gordon et al. 2019, Meta-Learning Probabilistic Inference for Prediction (ICLR), section 4"
     psi = "Gaussian over the weights and bias of a linear classifier, fitted anew for each task"
     handles = ("classification", "regression")
-    default_for = ("linear", "toy", "toyfresh", "context")
     linear_classifier = True
     bounds_evidence = True
     Settings = NonAmortizedVISettings
@@ -72,12 +70,12 @@ class NonAmortizedVI(Method[Normal]):
 
     def __init__(self, problem: Problem, settings: NonAmortizedVISettings) -> None:
         super().__init__(problem, settings)
-        self.extractor = FeatureExtractor(problem.extractor, problem.norm, dropout=settings.dropout)
+        self.backbone = problem.build_backbone(dropout=settings.dropout)
         self.prior = GaussianPrior(learned=settings.learn_prior)
 
     def amortize(self, support: Labeled) -> Posterior[Normal]:
         """Gradient ascent on each task's own bound, with the features of its support set kept."""
-        features, statistics = self.extractor(support.x)
+        features, statistics = self.backbone(support.x)
         return Posterior(self._fit(features.detach(), support), statistics)
 
     def _fit(self, features: Tensor, data: Labeled) -> Normal:
@@ -105,12 +103,12 @@ class NonAmortizedVI(Method[Normal]):
 
     def predictive(self, q: Posterior[Normal], query_x: Tensor) -> Distribution:
         """Mixture over L samples of the Gaussian outputs (local reparameterization)."""
-        features, _ = self.extractor(query_x, q.support)
+        features, _ = self.backbone(query_x, q.norm_statistics)
         return self._conditional(features, q.psi)
 
     def loss(self, batch: TaskBatch) -> Tensor:
         """Negative evidence lower bound of D at the fitted q, per point of D."""
         data = observed_data(batch, self.settings.observed)
-        features, _ = self.extractor(data.x)
+        features, _ = self.backbone(data.x)
         psi = self._fit(features.detach(), data)
         return -self._bound(features, data, psi).mean() / data.y.shape[1]

@@ -22,7 +22,6 @@ from torch.distributions import Categorical, Distribution
 from mlpip_bench.inference.distributions import Delta, linear_outputs
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
-from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
@@ -46,7 +45,6 @@ class ProtoNets(Method[Delta]):
 
     reference = "Snell et al. 2017, Prototypical Networks for Few-shot Learning (NeurIPS)"
     psi = "point mass at {mu_c, -|mu_c|^2/2}, a linear classifier from class means"
-    default_for = ("omni", "tiny", "mini")
     linear_classifier = True
     Settings = ProtoNetsSettings
     settings: ProtoNetsSettings
@@ -59,18 +57,18 @@ class ProtoNets(Method[Delta]):
 
     def __init__(self, problem: Problem, settings: ProtoNetsSettings) -> None:
         super().__init__(problem, settings)
-        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
+        self.backbone = problem.build_backbone()
 
     def amortize(self, support: Labeled) -> Posterior[Delta]:
         """Class means mu_c, and the bias that completes the square (Eq. 7)."""
-        features, statistics = self.extractor(support.x)
+        features, statistics = self.backbone(support.x)
         means = support.class_means(features)
         bias = -means.square().sum(-1, keepdim=True) / 2
         return Posterior(Delta(torch.cat([means, bias], -1), event_dim=2), statistics)
 
     def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
         """Softmax of h(x).mu_c - |mu_c|^2/2 (Eq. 8)."""
-        features, _ = self.extractor(query_x, q.support)
+        features, _ = self.backbone(query_x, q.norm_statistics)
         return Categorical(logits=self.settings.scale * linear_outputs(features, q.psi.mean), validate_args=False)
 
     def loss(self, batch: TaskBatch) -> Tensor:

@@ -1,6 +1,6 @@
 """Reptile: psi_0 moves toward the parameters that gradient steps on a whole task lead to.
 
-psi: all parameters of extractor and classifier, a point mass at the adapted values (paper, Eq. 6).
+psi: all parameters of backbone and classifier, a point mass at the adapted values (paper, Eq. 6).
 Reference: Nichol, Achiam & Schulman, On First-Order Meta-Learning Algorithms, arXiv:1803.02999, 2018.
 
 In training a task is not split: the steps are taken on all its images. The outer gradient is psi_0 -

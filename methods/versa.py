@@ -58,7 +58,6 @@ class Versa(Method[Normal]):
     reference = "Gordon et al. 2019, Meta-Learning Probabilistic Inference for Prediction (ICLR)"
     psi = "Gaussian over the weights and bias of a linear classifier, or over a generator's input"
     handles = ("classification", "regression", "reconstruction")
-    default_for = ("omni", "tiny", "mini", "linear", "toy", "toyfresh", "views")
     linear_classifier = True
     Settings = VersaSettings
     settings: VersaSettings
@@ -69,12 +68,16 @@ class Versa(Method[Normal]):
 
     def __init__(self, problem: Problem, settings: VersaSettings) -> None:
         super().__init__(problem, settings)
+        self.model = gaussian_model(problem, dropout=settings.dropout)
+
+    @classmethod
+    def check(cls, problem: Problem, settings: VersaSettings) -> None:
+        """Refuse the closed form where there is none."""
         if problem.kind != "regression" and 0 in (settings.samples, settings.eval_samples):
             raise UserError(
                 f"samples and eval_samples of versa must be at least 1 in {problem.kind}; got {settings.samples}, "
                 f"{settings.eval_samples}. 0 is the closed form, which only regression has."
             )
-        self.model = gaussian_model(problem, dropout=settings.dropout)
 
     def amortize(self, support: Labeled) -> Posterior[Normal]:
         """One forward pass: features, pooling, Gaussian (Eq. 5)."""
@@ -83,7 +86,7 @@ class Versa(Method[Normal]):
 
     def predictive(self, q: Posterior[Normal], query_x: Tensor) -> Distribution:
         """Mixture over L samples (the inner sum of Eq. 4)."""
-        features, _ = self.model.features(query_x, q.support)
+        features, _ = self.model.features(query_x, q.norm_statistics)
         samples = self.settings.samples if self.training else self.settings.eval_samples
         return self.model.predictive(features, q.psi, samples, fixed_noise=not self.training)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from mlpip_bench.benches.images import FixedTasks
 from mlpip_bench.evaluation.metrics import Metric
 from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
 from mlpip_bench.inference.method import Method
@@ -33,7 +34,7 @@ class ContextIndependence(EvalProtocol):
 
     description = "share of the variance of inferred class weights that lies within classes across tasks"
     metrics = (WITHIN_CLASS_SHARE,)
-    datasets = ("context",)
+    families = (FixedTasks,)
     default = True
 
     def applies(self, plugin: type[Method[Any]], settings: Any) -> bool:  # noqa: ARG002

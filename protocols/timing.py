@@ -191,31 +191,28 @@ class _TestJob(_Job):
     ) -> None:
         super().__init__(contender, condition, number)
         self.tasks = tasks
-        self._settings = contender.method.settings if settings is None else settings
+        method = contender.method
+        self._method = method if settings is None else method.with_settings(settings)
 
     def _laps(self, batches: Iterable[TaskBatch]) -> tuple[float, float, float]:
         """Seconds of all batches together: of getting them, of adapting, and of predicting."""
-        watch, method = Stopwatch(self.device), self.contender.method
-        own, method.settings = method.settings, self._settings
-        try:
-            with torch.no_grad():
-                watch.wait()
+        watch, method = Stopwatch(self.device), self._method
+        with torch.no_grad():
+            watch.wait()
+            watch.mark()
+            for batch in batches:
                 watch.mark()
-                for batch in batches:
-                    watch.mark()
-                    q = method.amortize(batch.support)
-                    watch.mark()
-                    _answer(method.predictive(q, batch.query.x))
-                    watch.mark()
-                    watch.wait()
-        finally:
-            method.settings = own
+                q = method.amortize(batch.support)
+                watch.mark()
+                _answer(method.predictive(q, batch.query.x))
+                watch.mark()
+                watch.wait()
         laps = watch.laps()
         return sum(laps[0::3]), sum(laps[1::3]), sum(laps[2::3])
 
     def prepare(self) -> None:
         """Warm up, and measure the memory of a batch."""
-        self.contender.method.eval()
+        self._method.eval()
         began = time.monotonic()
         for batch in self.tasks.batches(self.size, math.ceil(WARM_UP_TASKS / self.size)):
             self._laps([batch])
@@ -225,7 +222,7 @@ class _TestJob(_Job):
 
     def repeat(self) -> None:
         """Time the tasks; they are on the device."""
-        self.contender.method.eval()
+        self._method.eval()
         _, adapting, predicting = self._laps(self.tasks.batches(self.size, self.number))
         timed = self.size * self.number
         self.add(ADAPT, adapting / timed)
@@ -261,7 +258,7 @@ class _TrainingJob(_Job):
     def __init__(self, contender: Contender, condition: Mapping[str, str | int | float], tasks: int) -> None:
         size = contender.plan.tasks_per_batch
         super().__init__(contender, condition, math.ceil(tasks / size), size)
-        self._method = contender.trainee()
+        self._method = contender.trainable_copy()
         self._optimizer = adam(self._method, contender.plan)
         self._first = 0
 

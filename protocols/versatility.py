@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mlpip_bench.benches.images import ImageClassification
 from mlpip_bench.evaluation.metrics import ACCURACY, NLL
 from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
 from mlpip_bench.inference.method import Method
@@ -26,7 +27,7 @@ class Versatility(EvalProtocol):
 
     description = "accuracy and NLL at ways of 5 to 100 and shots of 1 to 15, without retraining"
     metrics = (ACCURACY, NLL)
-    datasets = ("omni", "tiny", "mini")
+    families = (ImageClassification,)
 
     def applies(self, plugin: type[Method[Any]], settings: Any) -> bool:  # noqa: ARG002
         """Methods for which way and shots at test may differ from training."""

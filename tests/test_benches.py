@@ -2,10 +2,12 @@ import pytest
 
 from mlpip_bench import registry
 from mlpip_bench.benches.families import DATASETS
-from mlpip_bench.benches.settings import PRESETS, resolve
-from mlpip_bench.benches.spec import LISTED, parse_bench
+from mlpip_bench.benches.family import PRESETS
+from mlpip_bench.benches.settings import resolve
+from mlpip_bench.benches.spec import LISTED
 from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.records.published import load
+from mlpip_bench.registry import parse_bench
 from mlpip_bench.utils.errors import UserError
 
 

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 import torch
+from mlpip_bench.protocols.context import ContextIndependence, within_class_share
 from typer.testing import CliRunner
 
 from mlpip_bench import registry
 from mlpip_bench.cli.app import app
 from mlpip_bench.nn.backbones import ExtractorSpec, FeatureExtractor
 from mlpip_bench.records import store
-from mlpip_bench.protocols.context import ContextIndependence, within_class_share
 
 
 def weights_of(within: float, between: float, tasks=4000, way=5, classes=10, features=3, seed=0):

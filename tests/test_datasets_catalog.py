@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mlpip_bench.datasets.catalog import DataOptions, Views, describe, load, verify
 from PIL import Image
 
 from mlpip_bench.datasets import catalog, coil100, mnist, shapenet
-from mlpip_bench.datasets.base import STAND_INS, ClassImages, ImageDataset, Source
-from mlpip_bench.datasets.catalog import DataOptions, Views, describe, load, verify
+from mlpip_bench.datasets.base import ClassImages, ImageDataset
 from mlpip_bench.datasets.omniglot import Split
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.provenance import STAND_INS, Source
 
 
 @pytest.fixture

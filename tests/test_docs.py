@@ -15,7 +15,9 @@ from mlpip_bench.inference.method import TrainingPlan
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCS = REPOSITORY / "docs"
-METHODS = [name for name in registry.method_names() if registry.method(name).__module__.startswith("mlpip_bench.methods.")]
+METHODS = [
+    name for name in registry.method_names() if registry.method(name).__module__.startswith("mlpip_bench.methods.")
+]
 
 # Counted in the paper's source, which test_the_numbering_is_that_of_the_papers_source does where it is there.
 NUMBERS = {

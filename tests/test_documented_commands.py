@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import torch
 import typer
+from mlpip_bench.protocols import timing, versatility
 from typer.testing import CliRunner
 
 from mlpip_bench import registry
 from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.procedural import patches, solids
 from mlpip_bench.testing import conformance
-from mlpip_bench.protocols import timing, versatility
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]

@@ -3,17 +3,17 @@ import math
 
 import pytest
 import torch
-from torch.nn import functional as F
-
 from mlpip_bench.methods.maml import MAML, MAMLSettings
 from mlpip_bench.methods.protonets import ProtoNets, ProtoNetsSettings
 from mlpip_bench.methods.versa import Versa, VersaSettings
+from torch.nn import functional as F
+
 from mlpip_bench import registry
 from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.nn.backbones import ExtractorSpec, FeatureExtractor
-from mlpip_bench.nn.normalization import NORM_MODES
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
+from mlpip_bench.utils.choices import NORM_MODES
 from mlpip_bench.utils.errors import UserError
 
 SPEC = ExtractorSpec((1, 8, 8), blocks=2, channels=4, dropout=0.2)
@@ -68,7 +68,7 @@ def test_versa_loss_is_equation_4_with_the_samples_drawn_by_hand():
     torch.manual_seed(3)
     noise = torch.randn(7, 3, 12, 3, dtype=torch.float64)
     q = method.amortize(tasks.support)
-    h, _ = method.model.extractor(tasks.query.x, q.support)
+    h, _ = method.model.extractor(tasks.query.x, q.norm_statistics)
     total = 0.0
     for t in range(3):
         w, b = q.psi.mean[t, :, :-1], q.psi.mean[t, :, -1]

@@ -6,7 +6,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from mlpip_bench.nn.backbones import ConvBlock, ExtractorSpec, FeatureExtractor, features_once
-from mlpip_bench.nn.normalization import NORM_MODES, NormMode
+from mlpip_bench.utils.choices import NORM_MODES, NormMode
 
 SPEC = ExtractorSpec((2, 7, 6), blocks=2, channels=3, ceil_mode=True, last=4)
 TASKS = 3

@@ -5,19 +5,20 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch.distributions import MultivariateNormal, Normal
-from typer.testing import CliRunner
-
 from mlpip_bench.methods.amortized_vi import AmortizedVI
 from mlpip_bench.methods.exact_linear import ExactLinear
 from mlpip_bench.methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
 from mlpip_bench.methods.versa import Versa
+from torch.distributions import MultivariateNormal, Normal
+from typer.testing import CliRunner
+
 from mlpip_bench.cli.app import app
-from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
+from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import Labeled, TaskShape
 from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
+from mlpip_bench.utils.settings import NoSettings
 
 NOISE = 0.5
 

@@ -2,21 +2,22 @@ import math
 
 import pytest
 import torch
+from mlpip_bench.methods.exact_linear import ExactLinear
+from mlpip_bench.methods.versa import Versa, VersaSettings
+from mlpip_bench.protocols.posterior import PosteriorRecovery
 from scipy import stats
 from torch.distributions import MultivariateNormal, Normal
 from typer.testing import CliRunner
 
-from mlpip_bench.methods.exact_linear import ExactLinear
-from mlpip_bench.methods.versa import Versa, VersaSettings
 from mlpip_bench.cli.app import app
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.inference.conjugate import conjugate_posterior, with_bias
-from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
+from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
-from mlpip_bench.protocols.posterior import PosteriorRecovery
+from mlpip_bench.utils.settings import NoSettings
 
 CPU = torch.device("cpu")
 

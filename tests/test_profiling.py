@@ -19,10 +19,10 @@ from mlpip_bench.execution.profiling import count_flop, matmul_rate, profile_tri
 from mlpip_bench.execution.trial import Trial, build_method
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.nn.backbones import ConvBlock, ExtractorSpec
-from mlpip_bench.nn.normalization import NORM_MODES
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
-from mlpip_bench.utils.device import Numerics
+from mlpip_bench.utils.choices import NORM_MODES
+from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.progress import Quiet
 
 TASKS, WAY, SHOTS, QUERIES = 3, 3, 2, 4

@@ -4,16 +4,17 @@ import io
 import numpy as np
 import pytest
 import torch
-from PIL import Image
-from scipy import ndimage
-from torch.distributions import Normal, kl_divergence
-from typer.testing import CliRunner
-
 from mlpip_bench.methods.amortized_vi import AmortizedVI
 from mlpip_bench.methods.cvae import CVAE, CVAESettings
 from mlpip_bench.methods.mean_view import MeanView
 from mlpip_bench.methods.nearest_view import NearestView
 from mlpip_bench.methods.versa import Versa, VersaSettings
+from mlpip_bench.protocols.reconstruction import Reconstruction
+from PIL import Image
+from scipy import ndimage
+from torch.distributions import Normal, kl_divergence
+from typer.testing import CliRunner
+
 from mlpip_bench.benches.families import DATASETS
 from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.views import SIDE, VIEWS, view_dataset
@@ -22,13 +23,13 @@ from mlpip_bench.evaluation.metrics import MSE, SSIM, SSIM_RANGE_2
 from mlpip_bench.evaluation.predict import predict
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.inference.distributions import Delta, MonteCarloMixture
-from mlpip_bench.inference.method import NoSettings, Problem
+from mlpip_bench.inference.method import Problem
 from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
 from mlpip_bench.tasks.images import ImagePool
 from mlpip_bench.tasks.views import ViewStream
-from mlpip_bench.protocols.reconstruction import Reconstruction
+from mlpip_bench.utils.settings import NoSettings
 
 CPU = torch.device("cpu")
 SMALL = Problem(ExtractorSpec((1, 8, 8), blocks=2, channels=4), "metabn", 1, "reconstruction", 1.0, 2)

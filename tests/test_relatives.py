@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from torch.nn import functional as F
-
 from mlpip_bench.methods.amortized_map import AmortizedMAPSettings
 from mlpip_bench.methods.matching_nets import MatchingNetsSettings
 from mlpip_bench.methods.meta_sgd import MetaSGDSettings
+from torch.nn import functional as F
+
 from mlpip_bench import registry
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.nn.backbones import ExtractorSpec

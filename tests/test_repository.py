@@ -18,10 +18,8 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 
-from mlpip_bench import methods
 import mlpip_bench
-from mlpip_bench import protocols
-from mlpip_bench import registry
+from mlpip_bench import methods, protocols, registry
 from mlpip_bench.evaluation.protocol import EvalProtocol, SideBySideProtocol
 from mlpip_bench.inference.method import Method, Problem
 from mlpip_bench.nn.backbones import ExtractorSpec

@@ -3,13 +3,13 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-
-from mlpip_bench.benches.settings import TEST_QUERIES
-from mlpip_bench.benches.spec import parse_bench
 from mlpip_bench.benches.streams import angle_coordinates, fitted, queries_at_test, task_streams
+
+from mlpip_bench.benches.family import TEST_QUERIES
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
 from mlpip_bench.datasets.views import SIDE, VIEWS, view_dataset
 from mlpip_bench.inference.method import TrainingPlan
+from mlpip_bench.registry import parse_bench
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import HeldOutStream, ImagePool, TaskStream
 from mlpip_bench.tasks.linear_gaussian import LinearGaussian

@@ -11,9 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mlpip_bench import registry
-from mlpip_bench.cli import arguments
 from mlpip_bench.cli.app import app
-from mlpip_bench.execution import estimates, planning, scheduler, status, worker
+from mlpip_bench.execution import estimates, options, planning, scheduler, status, worker
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.fingerprint import engine_code, plugin_code
 from mlpip_bench.records import store
@@ -56,7 +55,7 @@ def config(folder: Path, **fields) -> RunConfig:
     ],
 )
 def test_a_sweep_is_every_combination_of_its_values(texts, found):
-    assert arguments.sweeps(texts, {}) == found
+    assert options.sweeps(texts, {}) == found
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_a_sweep_is_every_combination_of_its_values(texts, found):
 )
 def test_a_sweep_that_makes_no_sense(texts, fixed, says):
     with pytest.raises(UserError, match=says.replace("[", r"\[")):
-        arguments.sweeps(texts, fixed)
+        options.sweeps(texts, fixed)
 
 
 def test_a_run_is_methods_by_benches_by_seeds_by_norms_by_settings(tmp_path):

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from mlpip_bench.protocols import timing
+from mlpip_bench.protocols.timing import Timing
 from torch.distributions import Categorical
 from typer.testing import CliRunner
 
@@ -26,12 +28,11 @@ from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.reporting.tables.timing import benchmark_table, timing_tables
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import ImagePool, TaskStream
-from mlpip_bench.utils.device import Numerics, environment
+from mlpip_bench.utils.device import environment
 from mlpip_bench.utils.errors import TrialError, UserError
+from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.progress import Quiet
 from mlpip_bench.utils.timers import Stopwatch, peak_bytes
-from mlpip_bench.protocols import timing
-from mlpip_bench.protocols.timing import Timing
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CPU = torch.device("cpu")

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from torch.distributions import MultivariateNormal, Normal
-
 from mlpip_bench.methods.amortized_vi import AmortizedVI
 from mlpip_bench.methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
+from torch.distributions import MultivariateNormal, Normal
+
 from mlpip_bench.inference.distributions import gaussian_linear_predictive, linear_outputs
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.inference.objectives import elbo

@@ -1,22 +1,23 @@
 import numpy as np
 import pytest
 import torch
+from mlpip_bench.methods.protonets import ProtoNets
+from mlpip_bench.protocols.versatility import SHOTS, WAYS, Versatility
 from torch.distributions import Categorical
 from typer.testing import CliRunner
 
-from mlpip_bench.methods.protonets import ProtoNets
 from mlpip_bench import registry
 from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.evaluation.predict import chunk_size
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.inference.distributions import Delta
-from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
+from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import ImagePool, TaskStream
-from mlpip_bench.protocols.versatility import SHOTS, WAYS, Versatility
+from mlpip_bench.utils.settings import NoSettings
 
 
 class Sees(Method[Delta]):

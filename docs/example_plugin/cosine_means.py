@@ -12,10 +12,10 @@ from torch.distributions import Categorical, Distribution
 from torch.nn.functional import normalize
 
 from mlpip_bench.inference.distributions import Delta
-from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
+from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
-from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
+from mlpip_bench.utils.settings import NoSettings
 
 
 class CosineMeans(Method[Delta]):
@@ -26,17 +26,17 @@ class CosineMeans(Method[Delta]):
 
     def __init__(self, problem: Problem, settings: NoSettings) -> None:
         super().__init__(problem, settings)
-        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
+        self.backbone = problem.build_backbone()
         self.scale = nn.Parameter(torch.tensor(10.0))
 
     def amortize(self, support: Labeled) -> Posterior[Delta]:
         """Class means, and the statistics that normalize the queries."""
-        features, statistics = self.extractor(support.x)
+        features, statistics = self.backbone(support.x)
         return Posterior(Delta(normalize(support.class_means(features), dim=-1), event_dim=2), statistics)
 
     def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
         """Softmax of the scaled cosines."""
-        features, _ = self.extractor(query_x, q.support)
+        features, _ = self.backbone(query_x, q.norm_statistics)
         return Categorical(logits=self.scale * normalize(features, dim=-1) @ q.psi.mean.mT, validate_args=False)
 
     def loss(self, batch: TaskBatch) -> Tensor:

@@ -16,8 +16,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from mlpip_bench import registry
-from mlpip_bench.benches.spec import parse_bench
 from mlpip_bench.inference.method import Method, Problem
+from mlpip_bench.registry import parse_bench
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.training.loop import descend
 from mlpip_bench.utils.device import keep_freed_memory

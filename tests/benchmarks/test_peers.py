@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from mlpip_bench import registry
-from mlpip_bench.benches.spec import parse_bench
 from mlpip_bench.inference.method import Method, Problem
+from mlpip_bench.registry import parse_bench
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 SIDES = Path(__file__).with_name("sides.py")

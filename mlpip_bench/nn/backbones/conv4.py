@@ -1,66 +1,59 @@
-"""Backbones: images to features (paper, appendix D), shared by all methods of a bench."""
+"""The convolutional network of the paper (appendix D, tables D.1 and D.2)."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mlpip_bench.nn.backbone import Backbone, InputShape
 from mlpip_bench.nn.layers import channels_innermost, mlp, truncated_xavier_
-from mlpip_bench.nn.normalization import Moments, Normalization, NormMode, Statistics, cat_statistics, task_statistics
+from mlpip_bench.nn.normalization import Moments, Normalization, Statistics, cat_statistics, task_statistics
+from mlpip_bench.utils.choices import NormMode
+from mlpip_bench.utils.errors import UserError
 
 
 @dataclass(frozen=True)
-class ExtractorSpec:
-    """Shape of a feature extractor.
+class Conv4Settings:
+    """Shape of the network.
 
     Attributes:
-        image_shape: ``(channel, height, width)`` of the input; ``(dimension, 1, 1)`` for vectors.
-        blocks: number of convolutional blocks; without any, the features are the inputs.
+        blocks: number of convolutional blocks.
         channels: filters of each block.
         ceil_mode: whether pooling rounds sizes up (the paper's SAME) or down (VALID).
         dropout: probability of dropping an activation where a method trains with dropout.
         last: outputs of a linear layer behind the blocks; None for no such layer.
     """
 
-    image_shape: tuple[int, int, int]
-    blocks: int
+    blocks: int = 4
     channels: int = 64
     ceil_mode: bool = False
     dropout: float = 0.0
     last: int | None = None
 
-    @property
-    def features(self) -> int:
-        """Dimension of h(x); 256 for the paper's data sets."""
-        return self.last or self.flattened
-
-    @property
-    def flattened(self) -> int:
-        """Outputs of the last block; the inputs' dimension where there is none."""
-        channels, height, width = self.image_shape
-        for _ in range(self.blocks):
-            height, width = (math.ceil(s / 2) if self.ceil_mode else s // 2 for s in (height, width))
-        return (self.channels if self.blocks else channels) * height * width
+    def __post_init__(self) -> None:
+        if (
+            min(self.blocks, self.channels) < 1
+            or not 0 <= self.dropout < 1
+            or (self.last is not None and self.last < 1)
+        ):
+            raise ValueError(f"blocks, channels and last must be at least 1, dropout from 0 to below 1; got {self}")
 
 
 class ConvBlock(nn.Module):
     """3x3 convolution, normalization, ReLU, dropout, 2x2 max pooling (paper, tables D.1 and D.2)."""
 
-    def __init__(self, in_channels: int, spec: ExtractorSpec, norm: NormMode, dropout: float) -> None:
+    def __init__(self, in_channels: int, settings: Conv4Settings, norm: NormMode, dropout: float) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(in_channels, spec.channels, 3, padding=1, bias=False)
+        self.conv = nn.Conv2d(in_channels, settings.channels, 3, padding=1, bias=False)
         truncated_xavier_(self.conv.weight)
-        self.norm = Normalization(spec.channels, norm)
+        self.norm = Normalization(settings.channels, norm)
         self.dropout = dropout
-        self.ceil_mode = spec.ceil_mode
+        self.ceil_mode = settings.ceil_mode
 
     def forward(self, x: Tensor, support: Moments | None, *, track: bool) -> tuple[Tensor, Moments]:
         """``[task, point, channel, height, width]`` to half the height and width."""
@@ -105,26 +98,32 @@ class ConvBlock(nn.Module):
         return pooled
 
 
-_Features: TypeAlias = tuple[Tensor, Statistics]
+class Conv4(Backbone):
+    """Blocks of convolution, normalization, ReLU and pooling; 256 features for the paper's data sets."""
 
+    reference = "Gordon et al. 2019, Meta-Learning Probabilistic Inference for Prediction (ICLR), appendix D"
+    Settings = Conv4Settings
+    settings: Conv4Settings
 
-class FeatureExtractor(nn.Module):
-    """h_theta(x): images to features.
+    def __init__(
+        self, input_shape: InputShape, settings: Conv4Settings, norm: NormMode, *, dropout: bool = False
+    ) -> None:
+        super().__init__(input_shape, settings, norm, dropout=dropout)
+        flattened = _outputs(input_shape, settings)
+        widths = [input_shape[0]] + [settings.channels] * settings.blocks
+        rate = settings.dropout if dropout else 0.0
+        self.blocks = nn.ModuleList(ConvBlock(width, settings, norm, rate) for width in widths[:-1])
+        self.last = nn.Identity() if settings.last is None else mlp(flattened, settings.last)
+        self.features = settings.last or flattened
 
-    Args:
-        spec: its shape.
-        norm: normalization mode.
-        dropout: whether training drops activations, at the rate of ``spec.dropout``.
-    """
-
-    def __init__(self, spec: ExtractorSpec, norm: NormMode, *, dropout: bool = False) -> None:
-        super().__init__()
-        widths = [spec.image_shape[0]] + [spec.channels] * spec.blocks
-        self.blocks = nn.ModuleList(
-            ConvBlock(width, spec, norm, spec.dropout if dropout else 0.0) for width in widths[:-1]
-        )
-        self.last = nn.Identity() if spec.last is None else mlp(spec.flattened, spec.last)
-        self.kept: dict[tuple[int, ...], tuple[_Features, tuple[object, ...]]] | None = None  # see features_once
+    @classmethod
+    def check(cls, input_shape: InputShape, settings: Conv4Settings) -> None:
+        """Refuse more blocks than the images have halves."""
+        if not _outputs(input_shape, settings):
+            raise UserError(
+                f"each block of conv4 halves height and width; {settings.blocks} blocks leave nothing of "
+                f"{input_shape[1]}x{input_shape[2]}. Use fewer (--backbone conv4,blocks=N)."
+            )
 
     def forward(
         self,
@@ -133,27 +132,9 @@ class FeatureExtractor(nn.Module):
         *,
         track: bool = True,
     ) -> tuple[Float[Tensor, "task point feature"], Statistics]:
-        """Features of each task's images.
-
-        Args:
-            x: images in [0, 1].
-            support: statistics of the support set; None where ``x`` is the support set.
-            track: whether running averages may be updated while training.
-
-        Returns:
-            Features, and the support statistics.
-        """
-        if self.kept is None or torch.is_grad_enabled():
-            return self._features(x, support, track)
-        made_of = (x, support, *self.parameters())
-        key = tuple(map(id, made_of))  # the objects are kept, so that no other gets the name of one
-        if key not in self.kept:
-            self.kept[key] = (self._features(x, support, track), made_of)
-        return self.kept[key][0]
-
-    def _features(self, x: Tensor, support: Statistics | None, track: bool) -> _Features:
+        """Features of each task's images, and the moments of each block."""
         shared = not any(block.has_filters_of_tasks for block in self.blocks)
-        if x.device.type == "cpu" and x.shape[0] > 1 and self.blocks and shared:
+        if x.device.type == "cpu" and x.shape[0] > 1 and shared:
             # A task at a time: its activations stay in the cache, about twice as fast as a flat batch.
             return self._task_by_task(x, support, track)
         moments: list[Moments] = []
@@ -162,24 +143,19 @@ class FeatureExtractor(nn.Module):
             moments.append(own)
         return self.last(x.flatten(2)), tuple(moments)
 
-    def _task_by_task(self, x: Tensor, support: Statistics | None, track: bool) -> _Features:
+    def _task_by_task(self, x: Tensor, support: Statistics | None, track: bool) -> tuple[Tensor, Statistics]:
         outputs, per_task = [], []
         for task in range(x.shape[0]):
             own = None if support is None else task_statistics(support, slice(task, task + 1))
-            features, statistics = self._features(x[task : task + 1], own, track)
+            features, statistics = self.forward(x[task : task + 1], own, track=track)
             outputs.append(features)
             per_task.append(statistics)
         return torch.cat(outputs), cat_statistics(per_task)
 
 
-@contextlib.contextmanager
-def features_once(module: nn.Module) -> Iterator[None]:
-    """Within, and without autograd, features of one tensor of images under the same parameters are computed once."""
-    extractors = [part for part in module.modules() if isinstance(part, FeatureExtractor)]
-    for extractor in extractors:
-        extractor.kept = {}
-    try:
-        yield
-    finally:
-        for extractor in extractors:
-            extractor.kept = None
+def _outputs(input_shape: InputShape, settings: Conv4Settings) -> int:
+    """Of the last block."""
+    _, height, width = input_shape
+    for _ in range(settings.blocks):
+        height, width = (math.ceil(s / 2) if settings.ceil_mode else s // 2 for s in (height, width))
+    return settings.channels * height * width
