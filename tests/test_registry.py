@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from builders import REPOSITORY
 from mlpip_bench import registry
 from mlpip_bench.cli.app import app
 from mlpip_bench.records import store
 
-COSINE = Path(__file__).resolve().parents[1] / "docs" / "example_plugin" / "cosine_means.py"
+COSINE = REPOSITORY / "docs" / "example_plugin" / "cosine_means.py"
 ONE_TRIAL = [
     "--bench",
     "omni5w1s",

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from mlpip_bench.protocols.timing import Timing
 from torch.distributions import Categorical
 from typer.testing import CliRunner
 
+from builders import REPOSITORY
 from mlpip_bench import registry
 from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.base import ClassImages
@@ -34,7 +34,6 @@ from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.progress import Quiet
 from mlpip_bench.utils.timers import Stopwatch, peak_bytes
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 CPU = torch.device("cpu")
 ADAPT, PREDICT = 4e-3, 2e-3
 

@@ -1,16 +1,15 @@
 """docs/experiments.md quotes the records that are committed with it."""
 
 import re
-from pathlib import Path
 
 import pytest
 
+from builders import REPOSITORY
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.records.statistics import mean_ci95
 from mlpip_bench.reporting.figures.paper import _OPTIMA
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 PAGE = REPOSITORY / "docs" / "experiments.md"
 
 

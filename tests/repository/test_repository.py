@@ -19,13 +19,13 @@ import torch
 from packaging.requirements import Requirement
 
 import mlpip_bench
+from builders import REPOSITORY
 from mlpip_bench import methods, protocols, registry
 from mlpip_bench.evaluation.protocol import EvalProtocol, SideBySideProtocol
 from mlpip_bench.inference.method import Method, Problem
 from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 ENTRY_POINTS: dict[str, dict[str, str]] = PYPROJECT["project"]["entry-points"]
 KINDS = {"methods": ("Method",), "protocols": ("EvalProtocol", "SideBySideProtocol")}

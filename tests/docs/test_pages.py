@@ -5,15 +5,14 @@ import importlib.util
 import logging
 import pkgutil
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from builders import REPOSITORY
 from mlpip_bench import registry
 from mlpip_bench.inference.method import TrainingPlan
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 DOCS = REPOSITORY / "docs"
 METHODS = [
     name for name in registry.method_names() if registry.method(name).__module__.startswith("mlpip_bench.methods.")

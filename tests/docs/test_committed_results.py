@@ -1,17 +1,16 @@
 """What the repository says of its own runs follows from the records that are committed with it."""
 
 import re
-from pathlib import Path
 
 import pytest
 from scipy import stats
 
+from builders import REPOSITORY
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Scores
 from mlpip_bench.records.statistics import mean_ci95
 from mlpip_bench.reporting.tables.writing import write_tables
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 
 

@@ -17,12 +17,12 @@ import typer
 from mlpip_bench.protocols import timing, versatility
 from typer.testing import CliRunner
 
+from builders import REPOSITORY
 from mlpip_bench import registry
 from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.procedural import patches, solids
 from mlpip_bench.testing import conformance
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 SUITE = re.compile(r"(\S*python3?(\.exe)? -m mlpip_bench|mlpip_bench) ")
 
@@ -38,7 +38,7 @@ ELSEWHERE = {
     ".venv/bin/pip install -c constraints.txt -e .[dev]": MACHINE,
     "pip install -c constraints.txt .[render]": "tox -e tests installs this extra",
     "pip install -e .": MACHINE,
-    "pip install ./docs/example_plugin": "tests/test_conformance.py installs it into a folder of its own",
+    "pip install ./docs/example_plugin": "tests/testing/test_conformance.py installs it into a folder of its own",
     ". .venv/bin/activate": MACHINE,
     "source .venv/bin/activate": MACHINE,
     "ray up cluster.yaml": CLOUD,
@@ -50,17 +50,17 @@ ELSEWHERE = {
     ),
     "pytest -m 'not slow' -n auto": "part of tox -e tests",
     "pytest tests/faults": "part of tox -e tests",
-    "pytest tests/test_repository.py": "part of tox -e tests",
-    "pytest tests/test_repository.py tests/test_conformance.py -k 'house or cosine'": "part of tox -e tests",
-    "pytest docs/example_plugin": "tests/test_conformance.py runs it",
+    "pytest tests/repository": "part of tox -e tests",
+    "pytest tests/repository tests/testing/test_conformance.py -k 'repository or cosine'": "part of tox -e tests",
+    "pytest docs/example_plugin": "tests/testing/test_conformance.py runs it",
     "tox -e tests -- -k tasks -x": "part of tox",
     "tox -e faults": "part of tox",
     "ruff check .": "tox -e lint",
     "ruff format .": "tox -e lint checks that it would change nothing",
     "mypy": "tox -e type",
-    "cp docs/example_plugin/cosine_means.py methods/cosine.py": "tests/test_plugins.py registers it where it is",
+    "cp docs/example_plugin/cosine_means.py methods/cosine.py": "tests/test_registry.py registers it where it is",
     "python -m mlpip_bench data prepare shapenet --from ~/ShapeNetCore.v2 --to ~/data/shapenet": (
-        "needs ShapeNet's meshes; tests/test_shapenet_render.py runs it on made ones"
+        "needs ShapeNet's meshes; tests/datasets/test_shapenet_render.py runs it on made ones"
     ),
 }
 SMALL = (

@@ -14,6 +14,7 @@ import torch
 from torch.distributions import MultivariateNormal, Normal
 from typer.testing import CliRunner
 
+from builders import REPOSITORY
 from mlpip_bench import registry
 from mlpip_bench.cli.app import app
 from mlpip_bench.inference.method import Method, Posterior
@@ -21,7 +22,6 @@ from mlpip_bench.testing.checking import CheckResult
 from mlpip_bench.testing.conformance import CHECKS, assert_conforms, check_method
 from mlpip_bench.utils.errors import UserError
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 EXAMPLE = REPOSITORY / "docs" / "example_plugin"
 # What may not apply: of a point mass, of a method without parameters, of one that bounds nothing.
 MAY_NOT_APPLY = {"predictive_integrates", "every_parameter", "gradient", "evidence_bound"}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from builders import REPOSITORY
 from mlpip_bench.records import published
 
 BENCHES = ("omni5w1s", "omni5w5s", "omni20w1s", "omni20w5s", "mini5w1s", "mini5w5s")
@@ -17,7 +18,7 @@ CELL = re.compile(r"(\\textbf\{)?\s*([\d.]+)(?:\s*\$\\pm\$\s*([\d.]+))?\s*\}?$")
 def paper() -> str:
     data = os.environ.get("MLPIP_BENCH_DATA")
     places = [Path(data).parent / "paper.tex"] if data else []
-    places.append(Path(__file__).resolve().parents[2] / "shared" / "paper.tex")
+    places.append(REPOSITORY.parent / "shared" / "paper.tex")
     for place in places:
         if place.is_file():
             return place.read_text()
