@@ -8,11 +8,11 @@ from mlpip_bench.methods.amortized_vi import AmortizedVI
 from mlpip_bench.methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
 from torch.distributions import MultivariateNormal, Normal
 
+from builders import backbone
 from mlpip_bench.inference.distributions import gaussian_linear_predictive, linear_outputs
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.inference.objectives import elbo
 from mlpip_bench.inference.variational import GaussianPrior, VariationalSettings, observed_data
-from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
 from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
 
@@ -20,7 +20,7 @@ NOISE = 0.5
 
 
 def problem(dimension: int) -> Problem:
-    return Problem(ExtractorSpec((dimension, 1, 1), blocks=0), "metabn", 1, "regression", NOISE)
+    return Problem(backbone("identity", (dimension, 1, 1)), "metabn", 1, "regression", NOISE)
 
 
 def tasks(dimension: int, count: int, shots: int = 5, first: int = 0) -> TaskBatch:
@@ -183,7 +183,7 @@ def test_a_step_of_non_amortised_vi_is_adam_on_the_negative_bound():
 
 def test_nothing_is_differentiated_through_the_local_fit():
     torch.manual_seed(0)
-    spec = ExtractorSpec((1, 8, 8), blocks=1, channels=4)
+    spec = backbone("conv4", (1, 8, 8), blocks=1, channels=4)
     method = NonAmortizedVI(Problem(spec, "layer", 3), NonAmortizedVISettings(train_steps=3, samples=4, dropout=False))
     y = torch.arange(3).repeat(2, 2)
     support = Labeled(torch.rand(2, 6, 1, 8, 8), y, 3)

@@ -12,9 +12,9 @@ from mlpip_bench.methods.versa import Versa
 from torch.distributions import MultivariateNormal, Normal
 from typer.testing import CliRunner
 
+from builders import backbone
 from mlpip_bench.cli.app import app
 from mlpip_bench.inference.method import Method, Posterior, Problem
-from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import Labeled, TaskShape
 from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
@@ -24,7 +24,7 @@ NOISE = 0.5
 
 
 def problem(dimension: int) -> Problem:
-    return Problem(ExtractorSpec((dimension, 1, 1), blocks=0), "metabn", 1, "regression", NOISE)
+    return Problem(backbone("identity", (dimension, 1, 1)), "metabn", 1, "regression", NOISE)
 
 
 def exact(dimension: int) -> ExactLinear:

@@ -8,15 +8,15 @@ from mlpip_bench.methods.protonets import ProtoNets, ProtoNetsSettings
 from mlpip_bench.methods.versa import Versa, VersaSettings
 from torch.nn import functional as F
 
+from builders import backbone
 from mlpip_bench import registry
 from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.inference.method import Problem
-from mlpip_bench.nn.backbones import ExtractorSpec, FeatureExtractor
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.utils.choices import NORM_MODES
 from mlpip_bench.utils.errors import UserError
 
-SPEC = ExtractorSpec((1, 8, 8), blocks=2, channels=4, dropout=0.2)
+SPEC = backbone("conv4", (1, 8, 8), blocks=2, channels=4, dropout=0.2)
 NAMES = [n for n in registry.method_names() if "classification" in registry.method(n).handles]
 
 
@@ -247,10 +247,10 @@ def test_methods_share_one_extractor():
 
 
 def test_the_papers_extractors_give_256_features_and_the_parameter_counts_of_the_reference():
-    omniglot = ExtractorSpec((1, 28, 28), 4, ceil_mode=True)
-    mini = ExtractorSpec((3, 84, 84), 5)
+    omniglot = backbone("conv4", (1, 28, 28), blocks=4, ceil_mode=True)
+    mini = backbone("conv4", (3, 84, 84), blocks=5)
     for spec, conv in ((omniglot, 111_168), (mini, 149_184)):
-        extractor = FeatureExtractor(spec, "metabn")
+        extractor = spec.build("metabn")
         assert spec.features == 256
         assert extractor(torch.rand(1, 2, *spec.image_shape))[0].shape == (1, 2, 256)
         counted = sum(b.conv.weight.numel() for b in extractor.blocks)

@@ -9,13 +9,13 @@ from mlpip_bench.methods.matching_nets import MatchingNetsSettings
 from mlpip_bench.methods.meta_sgd import MetaSGDSettings
 from torch.nn import functional as F
 
+from builders import backbone
 from mlpip_bench import registry
 from mlpip_bench.inference.method import Problem
-from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.testing.cases import Case
 
-SPEC = ExtractorSpec((1, 8, 8), blocks=2, channels=4)
+SPEC = backbone("conv4", (1, 8, 8), blocks=2, channels=4)
 
 
 def batch(way: int = 3) -> TaskBatch:

@@ -9,11 +9,11 @@ from scipy import stats
 from torch.distributions import MultivariateNormal, Normal
 from typer.testing import CliRunner
 
+from builders import backbone
 from mlpip_bench.cli.app import app
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.inference.conjugate import conjugate_posterior, with_bias
 from mlpip_bench.inference.method import Method, Posterior, Problem
-from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 def problem(dimension: int = 0, noise: float = 1.0) -> Problem:
-    return Problem(ExtractorSpec((dimension, 1, 1), blocks=0), "metabn", 1, "regression", noise)
+    return Problem(backbone("identity", (dimension, 1, 1)), "metabn", 1, "regression", noise)
 
 
 def toy(shot: int, dimension: int = 0, noise: float = 1.0) -> LinearGaussianStream:

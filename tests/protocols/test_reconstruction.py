@@ -15,7 +15,7 @@ from scipy import ndimage
 from torch.distributions import Normal, kl_divergence
 from typer.testing import CliRunner
 
-from mlpip_bench.benches.families import DATASETS
+from builders import backbone
 from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.views import SIDE, VIEWS, view_dataset
 from mlpip_bench.evaluation.inductive import is_inductive
@@ -24,7 +24,6 @@ from mlpip_bench.evaluation.predict import predict
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.inference.distributions import Delta, MonteCarloMixture
 from mlpip_bench.inference.method import Problem
-from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
 from mlpip_bench.tasks.images import ImagePool
@@ -32,8 +31,8 @@ from mlpip_bench.tasks.views import ViewStream
 from mlpip_bench.utils.settings import NoSettings
 
 CPU = torch.device("cpu")
-SMALL = Problem(ExtractorSpec((1, 8, 8), blocks=2, channels=4), "metabn", 1, "reconstruction", 1.0, 2)
-FULL = Problem(DATASETS["views"].extractor, "metabn", 1, "reconstruction", 1.0, 2)
+SMALL = Problem(backbone("view_encoder", (1, 8, 8), blocks=2, channels=4), "metabn", 1, "reconstruction", 1.0, 2)
+FULL = Problem(backbone("view_encoder", (1, 32, 32)), "metabn", 1, "reconstruction", 1.0, 2)
 
 
 def circle(degrees) -> torch.Tensor:

@@ -13,7 +13,7 @@ from mlpip_bench.protocols.timing import Timing
 from torch.distributions import Categorical
 from typer.testing import CliRunner
 
-from builders import REPOSITORY
+from builders import REPOSITORY, backbone
 from mlpip_bench import registry
 from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.base import ClassImages
@@ -22,7 +22,6 @@ from mlpip_bench.execution import measuring, planning
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.method import Method, Posterior, Problem, TrainingPlan
-from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.reporting.tables.timing import benchmark_table, timing_tables
@@ -51,7 +50,7 @@ class Sleepy(Method[Delta]):
     Settings = SleepySettings
 
     def __init__(self, asked: list[str], name: str) -> None:
-        super().__init__(Problem(ExtractorSpec((1, 2, 2), blocks=0), "metabn", 2), SleepySettings())
+        super().__init__(Problem(backbone("identity", (1, 2, 2)), "metabn", 2), SleepySettings())
         self.asked, self.name = asked, name
         self.weight = torch.nn.Parameter(torch.ones(()))
 

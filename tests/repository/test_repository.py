@@ -19,11 +19,10 @@ import torch
 from packaging.requirements import Requirement
 
 import mlpip_bench
-from builders import REPOSITORY
+from builders import REPOSITORY, backbone
 from mlpip_bench import methods, protocols, registry
 from mlpip_bench.evaluation.protocol import EvalProtocol, SideBySideProtocol
 from mlpip_bench.inference.method import Method, Problem
-from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
@@ -332,7 +331,7 @@ def worked_method() -> type[Method]:
 def test_the_worked_method_predicts_and_learns():
     torch.manual_seed(0)
     plugin = worked_method()
-    method = plugin(Problem(ExtractorSpec((1, 8, 8), blocks=2, channels=4), "metabn", 3), plugin.Settings())
+    method = plugin(Problem(backbone("conv4", (1, 8, 8), blocks=2, channels=4), "metabn", 3), plugin.Settings())
 
     def labeled(per_class: int) -> Labeled:
         y = torch.arange(3).repeat_interleave(per_class).expand(2, -1)

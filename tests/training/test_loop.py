@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 import torch
 
+from builders import backbone
 from mlpip_bench import registry
 from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.evaluation.metrics import ACCURACY, NLL
 from mlpip_bench.evaluation.predict import predict, score
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.inference.method import Problem, TrainingPlan
-from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import ImagePool, TaskStream
 from mlpip_bench.training import checkpoints, loop
 from mlpip_bench.utils.errors import TrialError, UserError
 
-SPEC = ExtractorSpec((1, 8, 8), blocks=2, channels=4, dropout=0.2)
+SPEC = backbone("conv4", (1, 8, 8), blocks=2, channels=4, dropout=0.2)
 METRICS = (ACCURACY, NLL)
 PLAN = TrainingPlan(
     iterations=12, tasks_per_batch=2, train_queries=2, learning_rate=0.01, validate_every=5, validation_tasks=4

@@ -7,14 +7,35 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mlpip_bench.datasets.catalog import DataOptions, Views, describe, load, verify
 from PIL import Image
 
-from mlpip_bench.datasets import catalog, coil100, mnist, shapenet
+from mlpip_bench import registry
+from mlpip_bench.benches.family import DataRequest
+from mlpip_bench.datasets import coil100, mnist, shapenet, sources, tiny_imagenet
 from mlpip_bench.datasets.base import ClassImages, ImageDataset
-from mlpip_bench.datasets.omniglot import Split
 from mlpip_bench.utils.errors import UserError
-from mlpip_bench.utils.provenance import STAND_INS, Source
+from mlpip_bench.utils.provenance import Source
+
+
+def family(name: str, **options: str):
+    plugin = registry.family(name)
+    return plugin(plugin.Options(**options))
+
+
+def load(name: str, *, source: str, data_root: Path | None, **options: str) -> ImageDataset:
+    return family(name, **options).load(DataRequest(source, data_root))
+
+
+def load_views(root: Path, choice: str, views: str) -> ImageDataset:
+    return family("views", source=views).load(DataRequest(choice, root))
+
+
+def verify(name: str, data_root: Path | None, **options: str) -> list[sources.Check]:
+    return sources.verify(family(name, **options).source(), data_root)
+
+
+def describe(data_root: Path | None) -> list[sources.SourceStatus]:
+    return [sources.status(source, data_root) for source in registry.data_sources().values()]
 
 
 @pytest.fixture
@@ -123,7 +144,7 @@ def test_what_is_missing_is_said(root: Path, caplog: pytest.LogCaptureFixture) -
         load("tiny", source="procedural", data_root=root)
     with pytest.raises(UserError, match="must exist"):
         load("omni", source="auto", data_root=root / "nowhere")
-    with pytest.raises(UserError, match=r"unknown data set 'omin'\. Did you mean 'omni'"):
+    with pytest.raises(UserError, match=r"unknown task family 'omin'\. Did you mean 'omni'"):
         load("omin", source="auto", data_root=root)
 
 
@@ -156,21 +177,17 @@ def test_broken_data_never_makes_way_for_the_stand_in(root: Path) -> None:
 
 @pytest.mark.usefixtures("stand_ins")
 def test_settings_of_omniglot_are_not_dropped_in_silence() -> None:
-    for options in (DataOptions(split="vinyals"), DataOptions(resize="antialias")):
-        with pytest.raises(UserError, match="settings of the real Omniglot"):
-            load("omni", source="auto", data_root=None, options=options)
-        assert load("mini", source="auto", data_root=None, options=options).name == "patches"
-        assert load("views", source="auto", data_root=None, options=options).name == "solids"
+    for options in ({"split": "vinyals"}, {"resize": "antialias"}):
+        (told,) = (f"omni.{name}={value} chooses among real data" for name, value in options.items())
+        with pytest.raises(UserError, match=told):
+            load("omni", source="auto", data_root=None, **options)
 
 
 @pytest.mark.usefixtures("stand_ins")
 def test_the_choice_of_views_is_not_dropped_in_silence(root: Path) -> None:
-    options = DataOptions(views="coil100")
-    for source in ("auto", "procedural"):
-        with pytest.raises(UserError, match=r"views 'coil100' chooses among the real .* has coil100/"):
-            load("views", source=source, data_root=root, options=options)
-    for dataset in ("omni", "mini", "context"):  # one run may have them all
-        assert load(dataset, source="auto", data_root=None, options=options).source in STAND_INS
+    for choice in ("auto", "procedural"):
+        with pytest.raises(UserError, match=r"views.source=coil100 chooses among real data.* as coil100/"):
+            load_views(root, choice, "coil100")
 
 
 def write_views(root: Path, *, shapenet: int | None = None, coil100: int | None = None) -> None:
@@ -188,8 +205,8 @@ def write_views(root: Path, *, shapenet: int | None = None, coil100: int | None 
         )
 
 
-def views_of(root: Path, views: Views) -> tuple[str, int]:
-    data = load("views", source="real", data_root=root, options=DataOptions(views=views))
+def views_of(root: Path, views: str) -> tuple[str, int]:
+    data = load_views(root, "real", views)
     return data.name, int(data.splits["test"].images[0, 0, 0, 0])
 
 
@@ -230,7 +247,7 @@ def test_absent_views_name_all_folders(root: Path) -> None:
     with pytest.raises(UserError, match=r"is not in .*shapenet in a known layout: it holds 03001627\."):
         load("views", source="real", data_root=root)
     with pytest.raises(UserError, match=r"COIL-100 is not in .*my data\."):
-        load("views", source="real", data_root=root, options=DataOptions(views="coil100"))
+        load_views(root, "real", "coil100")
     with pytest.raises(UserError, match=r"(?s)MNIST is not in .*my data\. .*has mnist/ with.*t10k-images"):
         load("context", source="real", data_root=root)
 
@@ -248,20 +265,20 @@ def test_cache_follows_the_files(root: Path, monkeypatch: pytest.MonkeyPatch) ->
         return int(load("tiny", source="real", data_root=root).splits["train"].images[0, 0, 0, 0])
 
     decoded = []
-    read = catalog.tiny_imagenet._read
-    monkeypatch.setattr(catalog.tiny_imagenet, "_read", lambda paths: decoded.append(1) or read(paths))
+    read = tiny_imagenet._read
+    monkeypatch.setattr(tiny_imagenet, "_read", lambda paths: decoded.append(1) or read(paths))
     assert (first_pixel(), first_pixel(), len(decoded)) == (0, 0, 1)
     write_tiny(root / "tiny-imagenet-32", value=9)
     later = (root / "tiny-imagenet-32" / "train.tar").stat().st_mtime_ns + 1_000_000
     os.utime(root / "tiny-imagenet-32" / "train.tar", ns=(later, later))
     assert (first_pixel(), first_pixel(), len(decoded)) == (9, 9, 2)
-    monkeypatch.setattr(catalog.PIL, "__version__", "another")
+    monkeypatch.setattr(sources.PIL, "__version__", "another")
     assert (first_pixel(), len(decoded)) == (9, 3)
 
 
 def test_settings_have_caches_of_their_own(data_root: Path) -> None:
     nearest = load("omni", source="real", data_root=data_root)
-    vinyals = load("omni", source="real", data_root=data_root, options=DataOptions(split="vinyals"))
+    vinyals = load("omni", source="real", data_root=data_root, split="vinyals")
     again = load("omni", source="real", data_root=data_root)
     assert nearest.fingerprint == again.fingerprint != vinyals.fingerprint
     assert (nearest.options["split"], vinyals.options["split"]) == ("random", "vinyals")
@@ -277,9 +294,8 @@ def test_describe(root: Path) -> None:
     assert {row.source.key: row.status for row in describe(root)}["mini"] == "broken"
     assert {row.status for row in describe(None)} == {"not found"}
     write_views(root, coil100=1)
-    for options, status in ((None, "found"), (DataOptions(views="shapenet"), "not found")):
-        (row,) = (row for row in describe(root, options) if row.source.key == "views")
-        assert row.status == status
+    for views, status in (("auto", "found"), ("shapenet", "not found")):
+        assert sources.status(family("views", source=views).source(), root).status == status
 
 
 def test_verify_reads_past_the_cache(root: Path) -> None:
@@ -327,11 +343,11 @@ def test_verify_of_what_is_not_whole_or_not_there(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dataset", "split"),
-    [("omni", "random"), ("omni", "vinyals"), ("tiny", "random"), ("views", "random"), ("context", "random")],
+    ("dataset", "options"),
+    [("omni", {}), ("omni", {"split": "vinyals"}), ("tiny", {}), ("views", {}), ("context", {})],
 )
-def test_the_real_sets_are_whole(data_root: Path, dataset: str, split: Split) -> None:
-    rows = verify(dataset, data_root, DataOptions(split=split))
+def test_the_real_sets_are_whole(data_root: Path, dataset: str, options: dict[str, str]) -> None:
+    rows = verify(dataset, data_root, **options)
     assert [row for row in rows if row.status != "ok"] == []
     assert {row.what for row in rows} >= {"train", "validation", "test"}
 
