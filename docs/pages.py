@@ -12,7 +12,7 @@ import inspect
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -26,7 +26,7 @@ from mlpip_bench.inference.method import TrainingPlan
 # -- text ------------------------------------------------------------------------------------------------------------
 
 _LABEL = re.compile(r"^(psi|q|Objective|References?): +", re.M)
-_HEADING = re.compile(r"^(Differences from [^:\n]+): *", re.M)
+_HEADING = re.compile(r"^(Differences from [^:\n]+): *(.?)", re.M)
 
 
 def markdown(text: str) -> str:
@@ -39,11 +39,16 @@ def markdown(text: str) -> str:
     )
 
 
-def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
     """A Markdown table."""
-    lines = [[re.sub(r"\s*\n\s*", " ", cell).replace("|", r"\|") for cell in row] for row in rows]
-    heads = list(heads)
+    lines = [[_cell(text) for text in row] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in [heads, ["---"] * len(heads), *lines])
+
+
+def _cell(text: str) -> str:
+    """A text on one line; in code a bar is none of the table's as it is, elsewhere with a backslash."""
+    code_and_text = re.split(r"(`[^`]+`)", " ".join(text.split()))
+    return "".join(part if index % 2 else part.replace("|", r"\|") for index, part in enumerate(code_and_text))
 
 
 def value_text(value: object) -> str:
@@ -72,13 +77,15 @@ def opening(name: str, plugin: type) -> tuple[str, str, str]:
     title, colon, summary = " ".join(first.split()).partition(": ")
     if not colon:
         title, summary = name, title
-    return title, markdown(summary[:1].upper() + summary[1:]), rest
+    if summary.split(" ")[0].isalpha():  # no formula
+        summary = summary[:1].upper() + summary[1:]
+    return title, markdown(summary), rest
 
 
 def body(docstring: str) -> str:
     """The rest of a module's docstring: its labels in bold, the differences from the paper under a heading."""
     labeled = _LABEL.sub(lambda label: f"\n**{label[1]}:** ", "\n".join(markdown(docstring).splitlines()))
-    headed = _HEADING.sub(lambda heading: f"\n## {heading[1]}\n\n", labeled)
+    headed = _HEADING.sub(lambda heading: f"\n## {heading[1]}\n\n{heading[2].upper()}", labeled)
     return re.sub(r"\n{3,}", "\n\n", headed).strip()
 
 
@@ -174,7 +181,7 @@ def method_page(name: str, plugin: Any) -> str:
         title,
         summary,
         "\n".join(f"- {fact}: {value}" for fact, value in facts.items()),
-        body(rest),
+        f"## In detail\n\n{body(rest)}" if rest else "",
         f"## Settings\n\n{settings}",
         "## Presets",
         "What a preset changes for this method, beyond the data set's own budget; the more specific row wins."
@@ -184,7 +191,7 @@ def method_page(name: str, plugin: Any) -> str:
         "## Conformance",
         "Checks of the [conformance suite](../conformance.md) that it fails by its nature:\n\n" + "\n".join(failures)
         if failures
-        else "It passes every check of the [conformance suite](../conformance.md) that applies to it.",
+        else "It names no check of the [conformance suite](../conformance.md) that it fails by its nature.",
         "## Run it",
         commands(
             f"run --methods {name} --bench {bench_for(plugin.default_for, plugin.handles)}",
@@ -231,14 +238,17 @@ def protocol_page(name: str, plugin: Any) -> str:
         "Scores": "one a repeat, all methods of a bench by turns" if side_by_side else "one a test task",
     }
     texts = {metric: metric_text(metric, module_of(plugin)).partition("\n\n") for metric in plugin.metrics}
+    heads = ("metric", "unit", "better", "what it is")
     rows = [(code(m.name), m.unit, m.better, short) for m, (short, _, _) in texts.items()]
+    if not any(short for *_, short in rows):  # the module's docstring says it
+        heads, rows = heads[:-1], [row[:-1] for row in rows]
     return page(
         title,
         summary,
         "\n".join(f"- {fact}: {value}" for fact, value in facts.items()),
         body(rest),
         "## Metrics",
-        table(("metric", "unit", "better", "what it is"), rows),
+        table(heads, rows),
         *(f"### How `{metric.name}` is computed\n\n{more}" for metric, (_, _, more) in texts.items() if more),
         "## Run it",
         commands(f"run --bench {bench_for(plugin.datasets, plugin.handles)} --protocols {name}"),

@@ -13,7 +13,7 @@ is no bound.
 Differences from the paper:
 
 - It leaves open, and here are settings: the prior, N(0, I) unless ``learn_prior``; ``beta``, 1 against the
-  *summed* log-likelihood; and D in training, the support set (``observed``).
+  summed log-likelihood; and D in training, the support set (``observed``).
 - The loss is the negative bound per point of D, which Adam hardly tells from the sum.
 - Normalization, networks and evaluation are those of this suite's Versa.
 """

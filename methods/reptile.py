@@ -3,9 +3,9 @@
 psi: all parameters of the extractor and of a linear classifier.
 q: a point mass after gradient steps from a learned psi_0, as in ``maml`` (paper, Eq. 6).
 Reference: Nichol, Achiam & Schulman, On First-Order Meta-Learning Algorithms, arXiv:1803.02999, 2018.
-Objective: in training a task is not split, the steps are taken on all its images. The outer gradient is psi_0
-- psi*, given to Adam as their section 2 suggests; the loss has that gradient, and for its value the log-loss
-of the task's queries after the steps.
+Objective: in training a task is not split, the steps are taken on all its images. The outer gradient is
+psi_0 - psi*, given to Adam as their section 2 suggests; the loss has that gradient, and for its value the
+log-loss of the task's queries after the steps.
 
 Differences from their paper:
 
