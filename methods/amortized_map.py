@@ -1,13 +1,17 @@
-"""Amortized MAP inference: Versa's amortization network for the mean alone, with a prior on psi.
+"""Amortized MAP inference: Versa's amortization network for the mean alone, a point estimate with a prior on psi.
 
-psi: weights and bias of a linear classifier, one vector per class, a point mass predicted from the
-class's mean feature (paper, section 4, "amortized MAP inference").
-Reference: Qiao, Liu, Shen & Yuille, CVPR 2018; Gordon et al., ICLR 2019, section 4.
+psi: weights and bias of a linear classifier, one vector per class.
+q: a point mass, which two networks predict from the class's mean feature.
+Reference: Qiao, Liu, Shen & Yuille, CVPR 2018; Gordon et al., ICLR 2019, section 4, "amortized MAP
+inference".
+Objective: cross-entropy of the queries plus |psi|^2 / (2 sigma^2), shared out over the points of D: minus the
+log-density of the prior N(0, sigma^2 I), up to a constant, once a task. sigma is the setting ``prior_std``.
 
-Differences from Qiao et al.: the backbone is trained end to end with the network that predicts the
-weights, where theirs is pre-trained as a classifier and fixed; the weights are not bound to unit norm
-but have the prior N(0, prior_std^2 I), whose log-density enters the loss once per task, shared out
-over the points of D.
+Differences from the paper of Qiao et al.:
+
+- The backbone is trained end to end with the network that predicts the weights, where theirs is pre-trained
+  as a classifier and fixed.
+- The weights are not bound to unit norm but have a prior.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ class AmortizedMAPSettings:
     """Settings of amortized MAP.
 
     Attributes:
-        prior_std: standard deviation of the prior of each coordinate of psi.
+        prior_std: standard deviation of the prior of each coordinate of psi; infinity leaves the prior out.
     """
 
     prior_std: float = 1.0

@@ -1,12 +1,16 @@
 """ANIL: MAML in which only the last layer adapts.
 
-psi: weights and bias of a linear classifier, a point mass after gradient steps from learned rows
-(paper, Eq. 6, with the backbone in theta).
+psi: weights and bias of a linear classifier.
+q: a point mass after gradient steps on the support set's mean cross-entropy, from learned rows (paper, Eq. 6,
+with the backbone in theta). Features are computed once a task, as the backbone does not adapt.
 Reference: Raghu, Raghu, Bengio & Vinyals, ICLR 2020.
+Objective: cross-entropy of the queries, differentiated through the steps.
 
-Differences from their paper: the network is the run's backbone for all methods alike, and the head
-starts at zero. Features are computed once a task, as the backbone is not adapted. Test tasks with
-more classes than the training way start the further classes from the mean of the learned rows.
+Differences from their paper:
+
+- The network is the run's backbone for all methods alike, and the head starts at zero.
+- Test tasks with more classes than the training way start the further classes from the mean of the learned
+  rows.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
 """Conditional neural process: a network conditioned on a summary of the support set, by maximum likelihood.
 
-psi: a representation of each class and of the whole support set, a point mass; the decoder belongs to
-theta (paper, section 4, "conditional models trained via maximum likelihood", Eq. 9).
+psi: a representation of each class, the mean of its points' encodings; the decoder, which scores a class from
+the query's feature, the class's representation and the mean over classes, belongs to theta.
+q: a point mass (paper, section 4, "conditional models trained via maximum likelihood", Eq. 9).
 Reference: Garnelo, Rosenbaum, Maddison et al., ICML 2018, section 4.3.
+Objective: cross-entropy of the queries.
 
-Differences from their paper: they concatenate the classes' representations, which fixes the way; here
-the decoder scores one class at a time, from the query, the class's representation and the mean over
-classes, so way and order of classes are free.
+Differences from their paper:
+
+- They concatenate the classes' representations, which fixes the way. Here the decoder scores one class at a
+  time, so way and order of classes are free.
 """
 
 from __future__ import annotations

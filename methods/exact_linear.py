@@ -1,12 +1,14 @@
 """Exact Bayesian linear regression: the conjugate posterior, an oracle for approximate inference.
 
-psi: weights and bias of a linear regression on the features, q the exact Gaussian posterior under the
-prior N(0, I) and the known noise.
+psi: weights and bias of a linear regression on the features.
+q: the exact Gaussian posterior under the prior N(0, I) and the known noise; the predictive is exact too.
 Reference: Bishop 2006, Pattern Recognition and Machine Learning, section 3.3, Eq. 3.49-3.51 and 3.58.
+Objective: none on ``linear`` and ``toy`` benches, where the inputs are the features: nothing is learned, and
+q and predictive are those of the model that made the tasks (Eq. 11 of the paper for the toy), so no method
+has a lower expected log-loss. With a backbone the same formulas make a last-layer Bayesian
+regression, trained on predictive log-loss.
 
-On the linear-Gaussian family, inputs are the features: nothing is learned, and q and predictive are
-those of the model that made the tasks, so no method has a lower expected log-loss. With a feature
-backbone the same formulas make a last-layer Bayesian regression, trained on predictive log-loss.
+Differences from the textbook: none.
 """
 
 from __future__ import annotations

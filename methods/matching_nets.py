@@ -1,10 +1,15 @@
 """Matching networks: attention over the support set, a weighted vote of its labels.
 
-psi: the embedded support set with its labels, a point mass; the classifier is non-parametric.
+psi: the embedded support set with its labels; the classifier is non-parametric.
+q: a point mass. The probability of a class is the attention on its support points, a softmax of scaled
+cosines (their Eq. 1).
 Reference: Vinyals, Blundell, Lillicrap, Kavukcuoglu & Wierstra, NeurIPS 2016, Eq. 1.
+Objective: cross-entropy of the queries.
 
-Differences from their paper: no full context embeddings, f = g = the run's backbone; cosines are
-multiplied by ``scale`` before the softmax, without which attention is nearly uniform.
+Differences from their paper:
+
+- No full context embeddings: f = g = the run's backbone.
+- Cosines are multiplied by ``scale`` before the softmax, without which attention is nearly uniform.
 """
 
 from __future__ import annotations

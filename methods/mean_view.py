@@ -1,11 +1,14 @@
 """Mean view: at each angle the mean of the training objects' views, whatever views of the object are given.
 
-psi: nothing is inferred. A trivial reference of view reconstruction: a method that does no better has
-learned nothing from the given views.
-Reference: Tatarchenko, Richter, Ranftl, Li, Koltun & Brox, CVPR 2019, who hold networks against such
-baselines; not one of theirs.
+psi: nothing is inferred. A trivial reference of view reconstruction: a method that does no better has learned
+nothing from the given views.
+q: none; its sample is an empty vector.
+Reference: Tatarchenko, Richter, Ranftl, Li, Koltun & Brox, CVPR 2019.
+Objective: none, there is nothing to optimize. The mean is a running one over the training tasks, exact up to
+how often each object was drawn.
 
-The mean is a running one over the training tasks, exact up to how often each object was drawn.
+Differences from their paper: they hold networks against baselines of this kind; this one is not one of
+theirs.
 """
 
 from __future__ import annotations

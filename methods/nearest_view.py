@@ -1,7 +1,12 @@
 """Nearest view: a copy of the given view whose angle is nearest to the one that is asked for.
 
-psi: the given views and their angles. A trivial reference of view reconstruction: nothing is learned.
-Reference: Cover & Hart, IEEE Transactions on Information Theory 1967 (the nearest neighbor, here in angle).
+psi: the given views and their angles.
+q: a point mass. Where two given views are as near, their mean is drawn. A trivial reference of view
+reconstruction.
+Reference: Cover & Hart, IEEE Transactions on Information Theory 1967.
+Objective: none, nothing is learned.
+
+Differences from their paper: none; it is their nearest-neighbor rule, here in angle.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Non-amortized variational inference: a Gaussian of its own for each task, fitted by gradient ascent.
+"""Non-amortized variational inference: a Gaussian for each task, fitted by gradient steps on the task's own bound.
 
-psi: weights and bias of a linear classifier, one vector per class, q factorized Gaussian with local
-parameters (mean, log-variance).
-Reference: Gordon, Bronskill, Bauer, Nowozin & Turner, ICLR 2019, section 4 and the appendix on
-variational inference (there called non-amortized VI).
+psi: weights and bias of a linear classifier, one vector per class.
+q: factorized Gaussian, its mean and log-variance fitted to each task by Adam, from the prior on; features are
+computed once.
+Reference: Gordon, Bronskill, Bauer, Nowozin & Turner, ICLR 2019, section 4 and the appendix on variational
+inference (there called non-amortized VI).
+Objective: the bound of ``amortized_vi``, Eq. 10, by variational EM: the local parameters of each task are
+fitted, then theta takes one step on the bound at them. Nothing is differentiated through the fit.
 
-Training is variational EM: the local parameters of each task are fitted on features that are computed
-once, then theta takes one step on the bound at them; nothing is differentiated through the fit. The
-paper leaves open, and here are settings: the prior, N(0, I); the KL, of weight 1 against the summed
-log-likelihood; D in training, the support set (``observed``); steps and rate of the fit, which is
-Adam's and starts at the prior. Differences: as in amortized_vi.
+Differences from the paper: as in ``amortized_vi``; it also leaves open steps and rate of the fit, which are
+settings.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class NonAmortizedVISettings(VariationalSettings, StepCounts):
 
     Attributes:
         train_steps, test_steps: steps of the fit of a task while training and at evaluation.
+        samples, eval_samples: L of the objective in training, and of the predictive; and of the fit in each.
         local_rate: Adam's learning rate for the local parameters.
     """
 

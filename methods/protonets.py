@@ -1,12 +1,18 @@
-"""Prototypical networks: a linear classifier read off the class means.
+"""Prototypical networks: a linear classifier read off the class means of the features.
 
-psi: weights mu_c and bias -|mu_c|^2/2 of each class (paper, Eq. 7 and 8), a point mass.
+psi: weights mu_c and bias -|mu_c|^2/2 of each class, with mu_c the mean feature of its support points (paper,
+Eq. 7).
+q: a point mass; the predictive is the softmax of h(x).mu_c - |mu_c|^2/2 (Eq. 8).
 Reference: Snell, Swersky & Zemel, NeurIPS 2017.
+Objective: cross-entropy of the queries.
 
-Differences from their paper: one way for training and test, as in the paper's table 3; Euclidean
-distance enters as h.mu - |mu|^2/2, half the squared distance up to a constant of the query, where
-their logits are the full squared distance (a factor of 2, the ``scale``); the best model on
-validation replaces early stopping and retraining on the validation classes.
+Differences from their paper:
+
+- One way for training and test, as in the paper's accuracy table (Table 3); Snell et al. train at a higher
+  way.
+- Euclidean distance enters as h.mu - |mu|^2/2, half the squared distance up to a constant of the query, where
+  their logits are the full squared distance: a factor of 2, the setting ``scale``.
+- The best model on validation replaces early stopping and retraining on the validation classes.
 """
 
 from __future__ import annotations

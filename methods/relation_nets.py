@@ -1,12 +1,17 @@
 """Relation networks: a learned comparison of queries with class means.
 
-psi: the class means of the features, a point mass; the network that compares belongs to theta.
+psi: the class means of the features; the network that compares them with a query belongs to theta.
+q: a point mass; the predictive is a softmax over the scores of the pairs (query, class mean).
 Reference: Sung, Yang, Zhang, Xiang, Torr & Hospedales, CVPR 2018.
+Objective: cross-entropy of the queries.
 
-Differences from their paper: the relation score is the logit of a softmax trained by cross-entropy,
-where theirs is a sigmoid trained by squared error, which is no density over classes; the relation module
-is a fully connected network on the flat features, where theirs has two convolutional blocks; classes of
-several shots are averaged, where theirs are summed, so that the shot may vary.
+Differences from their paper:
+
+- The score is the logit of a softmax trained by cross-entropy, where theirs is a sigmoid trained by squared
+  error, which is no density over classes.
+- The relation module is a fully connected network on the flat features, where theirs has two convolutional
+  blocks.
+- Classes of several shots are averaged, where theirs are summed, so that the shot may vary.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Context independence (paper, appendix B.2): are a class's weights alike in all tasks that it is part of?
+"""Context independence: are a class's weights the same in all tasks that it is part of (paper, appendix B.2)?
 
 The paper shows the means of the inferred weights; the number is this suite's: the share of their variance
-that lies within classes, 1 where a class's weights know nothing of the class, 0 where they are the same in every task.
+that lies within classes, 1 where a class's weights know nothing of the class, 0 where they are the same in
+every task. For methods whose psi are a linear classifier's weights.
 """
 
 from __future__ import annotations

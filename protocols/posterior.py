@@ -1,4 +1,4 @@
-"""Posterior recovery: q(psi | D) against the exact posterior of linear-Gaussian tasks (paper, section 5.1, Fig. 4).
+"""Posterior recovery: q(psi | D) against the exact posterior p of linear-Gaussian tasks (paper, section 5.1, Fig. 4).
 
 All scores are closed forms in the two Gaussians: their only noise is that of the test tasks.
 """

@@ -1,11 +1,22 @@
 """Timing: seconds of adapting and predicting, tasks a second, memory, and the cost of training (paper, section 5.2).
 
-All methods of a bench are timed by turns, in an order drawn anew for each repeat, on the same tasks, which are on the
-device before the clock starts. Adapting is support set to q(psi | D), predicting is q and the queries to class
-probabilities (or predicted means), once, after the last step; no score is computed. Two regimes: one task at a time,
-which is waited for (``latency``), and as many at once as the method is fastest with (``throughput``).
+All methods of a bench are timed by turns, in an order drawn anew for each repeat, on the same tasks, which
+are on the device before the clock starts. Adapting is support set to q(psi | D), predicting is q and the
+queries to class probabilities (or predicted means), once, after the last step; no score is computed.
 
-The paper times 1000 tasks, once, each method by its own code and loader; docs/timing.md says what that leaves open.
+The condition ``regime`` is ``latency`` (one task at a time, which is waited for), ``throughput`` (as many at
+once as the method is fastest with) or ``training``; with ``tasks drawn too`` the rate includes the drawing of
+tasks. Methods with ``test_steps`` or ``eval_samples`` are timed at several of them too, under the conditions
+``steps`` and ``samples``.
+
+- ``adapt_seconds``: time from D to q(psi | D), over the number of tasks.
+- ``predict_seconds``: time from q and queries to probabilities, over the number of tasks.
+- ``tasks_per_second``: tasks over the sum of both times.
+- ``peak_memory_bytes``: most bytes of tensors alive at once, beyond model and tasks.
+- ``train_seconds``: time of training steps, the drawing of tasks included, for 1000 tasks.
+
+The paper times 1000 tasks, once, each method by its own code and loader; docs/timing.md says what that leaves
+open.
 """
 
 from __future__ import annotations

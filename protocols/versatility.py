@@ -1,7 +1,10 @@
 """Versatility: one trained model at other ways and shots than it was trained for (paper, section 5.2, Fig. 5).
 
-The paper varies the way at the shot of training, and the shot at 5-way. Tasks are drawn from the test classes by
-streams that know nothing of the model, so models of other benches of the data set see the same ones.
+The condition ``way`` is 5, 10, 20, 30, 40, 50, 60, 80 and 100, as far as there are test classes, at the shot
+of training; ``way`` and ``shot`` are 5-way at 1, 2, 3, 4, 5, 6, 8, 10, 12 and 15 shots, as the paper varies
+them. Queries per class are as many as the largest shot leaves of a class's images, ``--queries`` at most.
+Tasks are drawn from the test classes by streams that know nothing of the model, so models of other benches of
+the data set see the same ones. For methods whose way and shots may differ between training and test.
 """
 
 from __future__ import annotations

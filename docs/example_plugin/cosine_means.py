@@ -1,7 +1,9 @@
 """Meta-Baseline: softmax over the cosines between a query and the class means.
 
-psi: the class means of the features on the unit sphere, a point mass.
+psi: the class means of the features on the unit sphere.
+q: a point mass.
 Reference: Chen, Liu, Xu, Darrell & Wang, ICCV 2021.
+Objective: cross-entropy of the queries.
 
 Differences from their paper: no pre-training as a classifier of all training classes.
 """
