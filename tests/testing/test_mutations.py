@@ -37,8 +37,8 @@ class Predictive(Method[Normal]):
 
     def __init__(self, problem, settings):
         super().__init__(problem, settings)
-        features = problem.extractor.features
         self.backbone = problem.build_backbone()
+        features = self.backbone.features
         self.to_mean = nn.Linear(features + 1, features + 1)
         self.to_log_std = nn.Linear(features + 1, features + 1)
 
