@@ -6,16 +6,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from builders import make_method
 from methods.amortized_map import AmortizedMAPSettings
 from methods.matching_nets import MatchingNetsSettings
 from methods.meta_sgd import MetaSGDSettings
 from mlpip_bench import registry
-from mlpip_bench.inference.method import Problem
-from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.testing.cases import Case
-
-SPEC = ExtractorSpec((1, 8, 8), blocks=2, channels=4)
 
 
 def batch(way: int = 3) -> TaskBatch:
@@ -23,9 +20,7 @@ def batch(way: int = 3) -> TaskBatch:
 
 
 def make(name: str, norm: str = "metabn", way: int = 3, **settings: object):
-    torch.manual_seed(0)
-    plugin = registry.method(name)
-    method = plugin(Problem(SPEC, norm, way), plugin.Settings(**settings)).double()
+    method = make_method(name, norm, way, **settings).double()
     with torch.no_grad():
         for parameter in method.parameters():  # a point where nothing is zero by initialization
             parameter += 0.05 * torch.randn_like(parameter)

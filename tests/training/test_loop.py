@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import zipfile
 from pathlib import Path
@@ -6,19 +7,18 @@ import numpy as np
 import pytest
 import torch
 
+from builders import SMALL, make_method, make_pool
 from mlpip_bench import registry
-from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.evaluation.metrics import ACCURACY, NLL
 from mlpip_bench.evaluation.predict import predict, score
 from mlpip_bench.evaluation.protocol import Evaluation
-from mlpip_bench.inference.method import Problem, TrainingPlan
-from mlpip_bench.nn.backbones import ExtractorSpec
+from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.tasks.batch import TaskShape
-from mlpip_bench.tasks.images import ImagePool, TaskStream
+from mlpip_bench.tasks.images import TaskStream
 from mlpip_bench.training import checkpoints, loop
 from mlpip_bench.utils.errors import TrialError, UserError
 
-SPEC = ExtractorSpec((1, 8, 8), blocks=2, channels=4, dropout=0.2)
+SPEC = dataclasses.replace(SMALL, dropout=0.2)
 METRICS = (ACCURACY, NLL)
 PLAN = TrainingPlan(
     iterations=12, tasks_per_batch=2, train_queries=2, learning_rate=0.01, validate_every=5, validation_tasks=4
@@ -28,8 +28,7 @@ PLAN = TrainingPlan(
 def streams() -> tuple[TaskStream, TaskStream]:
     rng = np.random.default_rng(0)
     prototypes = rng.integers(0, 200, (9, 1, 1, 8, 8))
-    images = (prototypes + rng.integers(0, 55, (9, 6, 1, 8, 8))).astype(np.uint8).reshape(54, 1, 8, 8)
-    pool = ImagePool(ClassImages(images, np.full(9, 6), tuple("abcdefghi")), torch.device("cpu"))
+    pool = make_pool((prototypes + rng.integers(0, 55, (9, 6, 1, 8, 8))).astype(np.uint8))
     return TaskStream(pool, TaskShape(3, 1, 2), "train", 0), TaskStream(pool, TaskShape(3, 1, 3), "validation")
 
 
@@ -41,10 +40,7 @@ def run(method, *, checkpoint: Path, step=None, plan: TrainingPlan = PLAN) -> ch
 
 
 def build(name: str):
-    torch.manual_seed(0)
-    plugin = registry.method(name)
-    settings = {"versa": {"dropout": True}}.get(name, {})
-    return plugin(Problem(SPEC, "running", 3), plugin.Settings(**settings))
+    return make_method(name, "running", spec=SPEC, **{"versa": {"dropout": True}}.get(name, {}))
 
 
 class Killed(BaseException):
