@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from mlpip_bench import registry
+from mlpip_bench.benches.family import TaskFamily
+from mlpip_bench.benches.spec import BenchSpec
 from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.inference.method import Method, Problem
-from mlpip_bench.nn.backbones import ExtractorSpec
+from mlpip_bench.nn.backbone import BackboneSpec, InputShape
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
 from mlpip_bench.tasks.images import ImagePool
@@ -119,6 +121,7 @@ def make_record(
             "iterations": 1500, "tasks_per_batch": 4, "settings": {},
         } | config,
         data={"name": data, "source": source, "fingerprint": fingerprint, "options": options or {}},
+        backbone={"name": "conv4", "spec": {}},
         scores=scores,
         parameters=parameters,
         training=training or {},
@@ -187,18 +190,39 @@ def in_float64(batch: TaskBatch) -> TaskBatch:
     return TaskBatch(double(batch.support), double(batch.query))
 
 
+# -- benches ---------------------------------------------------------------------------------------------------------
+
+
+def family_of(bench: str, **options: Any) -> tuple[BenchSpec, TaskFamily]:
+    """What a bench's name says, and its task family with some options."""
+    spec = registry.bench(bench)
+    plugin = registry.family(spec.family)
+    return spec, plugin(plugin.Options(**options))
+
+
+LISTED = [example for plugin in registry.families().values() for example in plugin.examples]
+"""The benches that are listed."""
+
+
 # -- methods ---------------------------------------------------------------------------------------------------------
 
-SMALL = ExtractorSpec((1, 8, 8), blocks=2, channels=4)
+
+def backbone(name: str, input_shape: InputShape, **settings: Any) -> BackboneSpec:
+    """A backbone with some settings, for inputs of a shape."""
+    plugin = registry.backbone(name)
+    return BackboneSpec(name, plugin, plugin.Settings(**settings), input_shape)
+
+
+SMALL = backbone("conv4", (1, 8, 8), blocks=2, channels=4)
 
 
 def linear_problem(dimension: int, noise_std: float = 0.5) -> Problem:
     """The problem of ``linear_stream``: the inputs are the features."""
-    return Problem(ExtractorSpec((dimension, 1, 1), blocks=0), "metabn", 1, "regression", noise_std)
+    return Problem(backbone("identity", (dimension, 1, 1)), "metabn", 1, "regression", noise_std)
 
 
 def make_method(
-    name: str, norm: Any = "metabn", way: int = 3, *, spec: ExtractorSpec = SMALL, **settings: object
+    name: str, norm: Any = "metabn", way: int = 3, *, spec: BackboneSpec = SMALL, **settings: object
 ) -> Method[Any]:
     """A registered method for small images, always with the same initialization."""
     torch.manual_seed(0)

@@ -227,7 +227,7 @@ FAILING = {
     ),
     "predictive of the wrong shape": (
         cosine(
-            ("features, _ = self.extractor(query_x,", "features, _ = self.extractor(query_x[:, :1],"),
+            ("features, _ = self.backbone(query_x,", "features, _ = self.backbone(query_x[:, :1],"),
             (OBJECTIVE, "self.scale * 1"),
         ),
         {"shapes", "queries_independent"},

@@ -1,35 +1,35 @@
 import pytest
 
+from builders import LISTED, family_of
 from mlpip_bench import registry
-from mlpip_bench.benches.families import DATASETS
-from mlpip_bench.benches.settings import PRESETS, resolve
-from mlpip_bench.benches.spec import LISTED, parse_bench
+from mlpip_bench.benches.family import PRESETS
+from mlpip_bench.benches.settings import resolve
 from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.records.published import load
 from mlpip_bench.utils.errors import UserError
 
 
 def test_the_grammar_takes_any_way_and_shot():
-    bench = parse_bench("omni100w12s")
-    assert (bench.dataset, bench.way, bench.shot) == ("omni", 100, 12)
-    assert parse_bench("mini05w1s").name == "mini5w1s"
+    bench = registry.bench("omni100w12s")
+    assert (bench.family, bench.way, bench.shot) == ("omni", 100, 12)
+    assert registry.bench("mini05w1s").name == "mini5w1s"
 
 
 @pytest.mark.parametrize("name", ["omni", "omni5w", "5w1s", "cifar5w1s", "omni5w1s ", "omni-5w1s", "omni5w1s2", ""])
 def test_other_names_are_refused_with_the_grammar(name):
     with pytest.raises(UserError, match="way"):
-        parse_bench(name)
+        registry.bench(name)
 
 
 def test_a_misspelt_bench_gets_the_nearest():
     with pytest.raises(UserError, match="Did you mean 'mini5w5s'"):
-        parse_bench("min5w5s")
+        registry.bench("min5w5s")
 
 
 @pytest.mark.parametrize("name", ["omni1w1s", "omni0w1s", "omni5w0s"])
 def test_benches_that_are_no_task_are_refused(name):
     with pytest.raises(UserError, match="at least"):
-        parse_bench(name)
+        registry.bench(name)
 
 
 def test_the_papers_benches_are_listed():
@@ -40,8 +40,8 @@ def test_the_papers_benches_are_listed():
 @pytest.mark.parametrize("bench", LISTED)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_method_resolves_on_every_bench(method, bench, preset):
-    spec = parse_bench(bench)
-    resolved = resolve(registry.method(method), method, spec.data.budgets[preset], preset, (spec.dataset, bench), {})
+    spec, family = family_of(bench)
+    resolved = resolve(registry.method(method), method, family.budgets[preset], preset, (spec.family, bench), {})
     assert isinstance(resolved.plan, TrainingPlan)
     if preset == "paper":
         assert resolved.plan.test_tasks >= 600
@@ -63,13 +63,15 @@ def test_every_method_resolves_on_every_bench(method, bench, preset):
     ],
 )
 def test_the_paper_preset_is_the_papers(method, bench, expected):
-    spec = parse_bench(bench)
-    plan = resolve(registry.method(method), method, spec.data.budgets["paper"], "paper", (spec.dataset, bench), {}).plan
+    spec, family = family_of(bench)
+    plan = resolve(registry.method(method), method, family.budgets["paper"], "paper", (spec.family, bench), {}).plan
     assert {key: getattr(plan, key) for key in expected} == expected
 
 
 def resolve_versa(**overrides):
-    return resolve(registry.method("versa"), "versa", DATASETS["omni"].budgets["quick"], "quick", ("omni",), overrides)
+    return resolve(
+        registry.method("versa"), "versa", registry.family("omni").budgets["quick"], "quick", ("omni",), overrides
+    )
 
 
 def test_a_users_setting_wins():

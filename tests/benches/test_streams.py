@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from builders import CPU, make_dataset
-from mlpip_bench.benches.settings import TEST_QUERIES
-from mlpip_bench.benches.spec import parse_bench
-from mlpip_bench.benches.streams import angle_coordinates, fitted, queries_at_test, task_streams
+from builders import CPU, family_of, make_dataset
+from mlpip_bench.benches.family import TEST_QUERIES
 from mlpip_bench.datasets.base import SPLITS, ImageDataset
 from mlpip_bench.datasets.views import SIDE, VIEWS, view_dataset
 from mlpip_bench.inference.method import TrainingPlan
@@ -19,11 +17,11 @@ from mlpip_bench.tasks.views import ViewStream
 from mlpip_bench.utils.errors import UserError
 
 
-def views(objects: int = 10, angles: str = "sincos") -> ImageDataset:
+def views(objects: int = 10) -> ImageDataset:
     """Every pixel of a view is 7 x object + view, so that a view says where it comes from."""
     numbers = 7 * np.arange(objects)[:, None] + np.arange(VIEWS)
     images = np.broadcast_to(numbers[..., None, None], (objects, VIEWS, SIDE, SIDE)).astype(np.uint8)
-    return view_dataset("numbered", "real", images, [f"o{i}" for i in range(objects)], {"angles": angles})
+    return view_dataset("numbered", "real", images, [f"o{i}" for i in range(objects)], {})
 
 
 def digits() -> ImageDataset:
@@ -32,12 +30,12 @@ def digits() -> ImageDataset:
     return make_dataset(np.broadcast_to(numbers, (10, 20, 1, 28, 28)))
 
 
-def streams(bench: str, dataset, **changes):
-    spec = parse_bench(bench)
-    plan = dataclasses.replace(TrainingPlan(**spec.data.budgets["quick"]), **changes)
-    plan = fitted(plan, spec, dataset)
-    queries = queries_at_test(spec, TEST_QUERIES)
-    return plan, task_streams(spec, dataset, plan, queries=queries, seed=0, device=CPU)
+def streams(bench: str, dataset, seed: int = 0, options=None, **changes):
+    spec, family = family_of(bench, **(options or {}))
+    plan = dataclasses.replace(TrainingPlan(**family.budgets["quick"]), **changes)
+    plan = family.fitted(plan, spec, dataset)
+    queries = family.queries_at_test(TEST_QUERIES)
+    return plan, family.streams(spec, dataset, plan, queries=queries, seed=seed, device=CPU)
 
 
 # -- repeated
@@ -96,9 +94,8 @@ def test_the_context_bench_has_the_same_tasks_for_every_training_seed():
     images = np.zeros((10, 100, 1, 28, 28), dtype=np.uint8)
     images[:, :, 0, 0, 0] = (np.arange(1000) % 251).reshape(10, 100)
     data = make_dataset(images)
-    spec = parse_bench("context16")
     plan, found = streams("context16", data)
-    others = task_streams(spec, data, plan, queries=15, seed=7, device=CPU)
+    _, others = streams("context16", data, seed=7)
     assert (plan.validation_tasks, plan.test_tasks) == (50, 50)
     for split in SPLITS:
         torch.testing.assert_close(found[split].batch(3, 2).query.x, others[split].batch(3, 2).query.x)
@@ -151,15 +148,12 @@ def test_splits_of_objects_are_disjoint_and_training_draws_from_its_own():
 
 
 def test_degrees_stand_before_sine_and_cosine():
-    _, found = streams("views1s", views(10, angles="degrees"))
+    _, found = streams("views1s", views(10), options={"angles": "degrees"})
     x = found["test"].batch(0, 1).query.x[0]
     torch.testing.assert_close(x[:, 0], 10.0 * torch.arange(VIEWS))
     torch.testing.assert_close(x[:, 1], x[:, 0].deg2rad().sin(), atol=1e-6, rtol=0)
-    assert (angle_coordinates(views()), angle_coordinates(views(10, "degrees")), angle_coordinates(digits())) == (
-        2,
-        3,
-        0,
-    )
+    lengths = [family_of(*bench)[1].inputs for bench in (("views1s",), ("context16",))]
+    assert (*lengths, family_of("views1s", angles="degrees")[1].inputs) == (2, 0, 3)
 
 
 def test_a_view_task_is_the_same_in_every_batch():

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from mlpip_bench.datasets import mnist
-from mlpip_bench.datasets.base import SPLITS, STAND_INS, ImageDataset
+from mlpip_bench.datasets.base import SPLITS, ImageDataset
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.provenance import STAND_INS
 
 IMAGES, LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 OF_10_000 = struct.pack(">4I", 2051, 10_000, 28, 28), struct.pack(">2I", 2049, 10_000)

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import torch
 import typer
+from mlpip_bench.protocols import timing, versatility
 
 from builders import REPOSITORY, invoke
 from mlpip_bench import registry
 from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.procedural import patches, solids
 from mlpip_bench.testing import conformance
-from protocols import timing, versatility
 
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 SUITE = re.compile(r"(\S*python3?(\.exe)? -m mlpip_bench|mlpip_bench) ")

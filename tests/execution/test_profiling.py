@@ -9,21 +9,21 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from builders import budget, invoke, make_batch, make_config, make_method
+from builders import backbone, budget, invoke, make_batch, make_config, make_method
 from mlpip_bench import registry
 from mlpip_bench.execution import profiling
 from mlpip_bench.execution.planning import plan_trials
 from mlpip_bench.execution.profiling import count_flop, matmul_rate, profile_trial
-from mlpip_bench.execution.trial import Trial, build_method
-from mlpip_bench.nn.backbones import ConvBlock, ExtractorSpec
-from mlpip_bench.nn.normalization import NORM_MODES
+from mlpip_bench.execution.trial import Trial
+from mlpip_bench.nn.backbones.conv4 import ConvBlock
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import Labeled
-from mlpip_bench.utils.device import Numerics
+from mlpip_bench.utils.choices import NORM_MODES
+from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.progress import Quiet
 
 TASKS, WAY, SHOTS, QUERIES = 3, 3, 2, 4
-SPEC = ExtractorSpec((2, 8, 8), blocks=2, channels=4)
+SPEC = backbone("conv4", (2, 8, 8), blocks=2, channels=4)
 SUPPORT, QUERY = TASKS * WAY * SHOTS, TASKS * WAY * QUERIES  # images
 # Of one image: a multiplication and an addition for each pixel, filter, channel and place in the filter.
 FIRST, SECOND = 2 * (8 * 8) * 4 * 2 * 9, 2 * (4 * 4) * 4 * 4 * 9
@@ -161,7 +161,7 @@ def test_evaluation_counts_its_test_tasks(tmp_path):
 
 def test_a_model_without_parameters_is_profiled(tmp_path):
     exact = trial("exact_linear", "linear5s")
-    assert not list(build_method(exact).parameters())
+    assert not list(exact.build_method().parameters())
     training, evaluation = profile_trial(exact, tmp_path, Quiet())
     assert training.trace.exists()
     assert evaluation.trace.exists()

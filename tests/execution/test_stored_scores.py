@@ -14,17 +14,18 @@ import torch
 
 from builders import CPU, in_float64
 from mlpip_bench import registry
-from mlpip_bench.benches.settings import PRESETS, resolve
-from mlpip_bench.benches.spec import parse_bench
-from mlpip_bench.benches.streams import angle_coordinates, fitted, queries_at_test, task_streams
+from mlpip_bench.benches.families.views import Views
+from mlpip_bench.benches.family import PRESETS, DataRequest
+from mlpip_bench.benches.images import FixedTasks
+from mlpip_bench.benches.linear import LinearGaussianFamily
+from mlpip_bench.benches.settings import resolve
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
 from mlpip_bench.datasets.views import VIEWS, view_dataset
-from mlpip_bench.evaluation.metrics import VALIDATION
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.inference.method import Problem, TrainingPlan
-from mlpip_bench.nn.normalization import NORM_MODES
-from mlpip_bench.tasks.linear_gaussian import LinearGaussian
+from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.training.loop import train
+from mlpip_bench.utils.choices import NORM_MODES
 from mlpip_bench.utils.seeding import seed_from
 
 STORED = Path(__file__).with_name("stored_scores.json")
@@ -45,17 +46,17 @@ def images(classes: dict[str, int], each: int, shape: tuple[int, int, int], *, s
     return ImageDataset("made", "procedural", splits)
 
 
-def dataset(bench):
-    """Made data in the shape of a bench's."""
-    if bench.data.kind == "regression":
-        return LinearGaussian(bench.data.extractor.features, bench.data.noise_std)
-    if bench.data.kind == "reconstruction":
+def dataset(family):
+    """Made data in the shape of a family's."""
+    if isinstance(family, LinearGaussianFamily):
+        return family.load(DataRequest())
+    if isinstance(family, Views):
         pictures = np.random.default_rng(7).integers(0, 256, (12, VIEWS, 32, 32)).astype(np.uint8)
-        made = view_dataset("made", "procedural", pictures, [str(i) for i in range(12)], {})
-        return dataclasses.replace(made, options={**made.options, "angles": "sincos"})
-    if bench.data.train_tasks:
-        return images(dict.fromkeys(SPLITS, 10), 40, bench.extractor.image_shape, same=True)
-    return images({"train": 8, "validation": 6, "test": 7}, 20, bench.extractor.image_shape)
+        return view_dataset("made", "procedural", pictures, [str(i) for i in range(12)], {})
+    if isinstance(family, FixedTasks):
+        return images(dict.fromkeys(SPLITS, 10), 40, (1, 28, 28), same=True)
+    shape = {"Omniglot": (1, 28, 28), "TinyImageNet": (3, 32, 32), "MiniImageNet": (3, 84, 84)}[type(family).__name__]
+    return images({"train": 8, "validation": 6, "test": 7}, 20, shape)
 
 
 class InFloat64:
@@ -73,19 +74,24 @@ class InFloat64:
 
 def tiny_run(method: str, name: str, norm: str, folder: Path) -> dict[str, list[float]]:
     """Scores of a method after three steps on made data."""
-    bench = parse_bench(name)
-    plugin, data = registry.method(method), dataset(bench)
-    plan = fitted(PLAN, bench, data)
+    bench = registry.bench(name)
+    family_plugin = registry.family(bench.family)
+    family = family_plugin(family_plugin.Options())
+    plugin, data = registry.method(method), dataset(family)
+    plan = family.fitted(PLAN, bench, data)
     settings = plugin.Settings()
     steps = [f.name for f in dataclasses.fields(settings) if f.name.endswith("steps")]
     settings = dataclasses.replace(settings, **{step: min(getattr(settings, step), 4) for step in steps})
-    found = task_streams(bench, data, plan, queries=queries_at_test(bench, 4), seed=0, device=CPU)
+    found = family.streams(bench, data, plan, queries=family.queries_at_test(4), seed=0, device=CPU)
     streams = {split: InFloat64(stream) for split, stream in found.items()}
-    problem = Problem(bench.extractor, norm, bench.way, bench.data.kind, bench.data.noise_std, angle_coordinates(data))
+    backbone = registry.backbone(family.backbone)
+    chosen = backbone.Settings(**family.settings_of_backbone(bench))
+    spec = BackboneSpec(family.backbone, backbone, chosen, family.input_shape(data))
+    problem = Problem(spec, norm, bench.way, family.kind, family.noise_std, family.inputs)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_from("initialisation", 0))
         built = plugin(problem, settings)
-    metrics = VALIDATION[bench.data.kind]
+    metrics = family.validation_metrics
     state = train(
         built, plan, streams["train"], streams["validation"], metrics=metrics, seed=0, checkpoint=folder / "state.pt"
     )
@@ -118,11 +124,12 @@ def defaults() -> dict[str, dict[str, object]]:
     for method in registry.method_names():
         plugin = registry.method(method)
         for name in SHOWN:
-            bench = parse_bench(name)
-            if bench.data.kind in plugin.handles:
+            bench = registry.bench(name)
+            family = registry.family(bench.family)
+            if family.kind in plugin.handles:
                 for preset in PRESETS:
-                    scopes = (bench.dataset, bench.name)
-                    resolved = resolve(plugin, method, bench.data.budgets[preset], preset, scopes, {})
+                    scopes = (bench.family, bench.name)
+                    resolved = resolve(plugin, method, family.budgets[preset], preset, scopes, {})
                     config = dataclasses.asdict(resolved.plan) | dataclasses.asdict(resolved.settings)
                     found[f"{method} {name} {preset}"] = json.loads(json.dumps(config))
     return found

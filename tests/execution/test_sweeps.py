@@ -11,8 +11,7 @@ import pytest
 
 from builders import budget, invoke, make_config
 from mlpip_bench import registry
-from mlpip_bench.cli import arguments
-from mlpip_bench.execution import estimates, planning, scheduler, status, worker
+from mlpip_bench.execution import estimates, options, planning, scheduler, status, worker
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.fingerprint import engine_code, plugin_code
 from mlpip_bench.records import store
@@ -47,7 +46,7 @@ def config(folder: Path, **fields) -> RunConfig:
     ],
 )
 def test_a_sweep_is_every_combination_of_its_values(texts, found):
-    assert arguments.sweeps(texts, {}) == found
+    assert options.sweeps(texts, {}) == found
 
 
 @pytest.mark.parametrize(
@@ -62,7 +61,7 @@ def test_a_sweep_is_every_combination_of_its_values(texts, found):
 )
 def test_a_sweep_that_makes_no_sense(texts, fixed, says):
     with pytest.raises(UserError, match=says.replace("[", r"\[")):
-        arguments.sweeps(texts, fixed)
+        options.sweeps(texts, fixed)
 
 
 def test_a_run_is_methods_by_benches_by_seeds_by_norms_by_settings(tmp_path):
@@ -228,7 +227,7 @@ def test_a_failed_trial_keeps_its_traceback_and_is_never_done(tmp_path, monkeypa
 
 
 PLUGIN = '''"""A method of another package."""
-from methods.protonets import ProtoNets
+from mlpip_bench.methods.protonets import ProtoNets
 from a_package import shared
 
 

@@ -4,16 +4,15 @@ import math
 
 import pytest
 import torch
+from mlpip_bench.methods.amortized_vi import AmortizedVI
+from mlpip_bench.methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
 from torch.distributions import MultivariateNormal, Normal
 
-from builders import in_float64, linear_problem, linear_stream
-from methods.amortized_vi import AmortizedVI
-from methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
+from builders import backbone, in_float64, linear_problem, linear_stream
 from mlpip_bench.inference.distributions import gaussian_linear_predictive, linear_outputs
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.inference.objectives import elbo
 from mlpip_bench.inference.variational import GaussianPrior, VariationalSettings, observed_data
-from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 NOISE = 0.5
@@ -174,7 +173,7 @@ def test_a_step_of_non_amortised_vi_is_adam_on_the_negative_bound():
 
 def test_nothing_is_differentiated_through_the_local_fit():
     torch.manual_seed(0)
-    spec = ExtractorSpec((1, 8, 8), blocks=1, channels=4)
+    spec = backbone("conv4", (1, 8, 8), blocks=1, channels=4)
     method = NonAmortizedVI(Problem(spec, "layer", 3), NonAmortizedVISettings(train_steps=3, samples=4, dropout=False))
     y = torch.arange(3).repeat(2, 2)
     support = Labeled(torch.rand(2, 6, 1, 8, 8), y, 3)

@@ -5,17 +5,18 @@ import math
 import numpy as np
 import pytest
 import torch
+from mlpip_bench.methods.amortized_vi import AmortizedVI
+from mlpip_bench.methods.exact_linear import ExactLinear
+from mlpip_bench.methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
+from mlpip_bench.methods.versa import Versa
 from torch.distributions import MultivariateNormal, Normal
 
 from builders import in_float64, invoke, linear_problem, linear_stream
-from methods.amortized_vi import AmortizedVI
-from methods.exact_linear import ExactLinear
-from methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
-from methods.versa import Versa
-from mlpip_bench.inference.method import Method, NoSettings, Posterior
+from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import Labeled
 from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
+from mlpip_bench.utils.settings import NoSettings
 
 NOISE = 0.5
 FITTED = NonAmortizedVISettings(test_steps=1500, local_rate=0.05, eval_samples=256)

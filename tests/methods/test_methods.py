@@ -3,21 +3,20 @@ import math
 
 import pytest
 import torch
+from mlpip_bench.methods.maml import MAML, MAMLSettings
+from mlpip_bench.methods.protonets import ProtoNets, ProtoNetsSettings
+from mlpip_bench.methods.versa import Versa, VersaSettings
 from torch.nn import functional as F
 
-from builders import SMALL, make_batch, make_method
-from methods.maml import MAML, MAMLSettings
-from methods.protonets import ProtoNets, ProtoNetsSettings
-from methods.versa import Versa, VersaSettings
+from builders import backbone, make_batch, make_method
 from mlpip_bench import registry
 from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.inference.method import Problem
-from mlpip_bench.nn.backbones import ExtractorSpec, FeatureExtractor
-from mlpip_bench.nn.normalization import NORM_MODES
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
+from mlpip_bench.utils.choices import NORM_MODES
 from mlpip_bench.utils.errors import UserError
 
-SPEC = dataclasses.replace(SMALL, dropout=0.2)
+SPEC = backbone("conv4", (1, 8, 8), blocks=2, channels=4, dropout=0.2)
 NAMES = [n for n in registry.method_names() if "classification" in registry.method(n).handles]
 
 
@@ -61,7 +60,7 @@ def test_versa_loss_is_equation_4_with_the_samples_drawn_by_hand():
     torch.manual_seed(3)
     noise = torch.randn(7, 3, 12, 3, dtype=torch.float64)
     q = method.amortize(tasks.support)
-    h, _ = method.model.extractor(tasks.query.x, q.support)
+    h, _ = method.model.backbone(tasks.query.x, q.norm_statistics)
     total = 0.0
     for t in range(3):
         w, b = q.psi.mean[t, :, :-1], q.psi.mean[t, :, -1]
@@ -104,10 +103,10 @@ def test_versa_log_variance_stays_in_its_range():
 
 def test_versa_drops_activations_in_training_only():
     method, tasks = make("versa", dropout=True), batch()
-    first, second = (method.model.extractor(tasks.support.x)[0] for _ in range(2))
+    first, second = (method.model.backbone(tasks.support.x)[0] for _ in range(2))
     assert not torch.equal(first, second)
     method.eval()
-    first, second = (method.model.extractor(tasks.support.x)[0] for _ in range(2))
+    first, second = (method.model.backbone(tasks.support.x)[0] for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -116,8 +115,8 @@ def test_versa_drops_activations_in_training_only():
 
 def test_protonets_as_a_linear_classifier_equal_the_distance_form():
     method, tasks = make("protonets").eval(), batch()
-    h_support, statistics = method.extractor(tasks.support.x)
-    h_query, _ = method.extractor(tasks.query.x, statistics)
+    h_support, statistics = method.backbone(tasks.support.x)
+    h_query, _ = method.backbone(tasks.query.x, statistics)
     prototypes = h_support.view(3, 3, 2, -1).mean(2)
     by_distance = (-torch.cdist(h_query, prototypes).square() / 2).softmax(-1)
     torch.testing.assert_close(probs(method, tasks), by_distance)
@@ -125,8 +124,8 @@ def test_protonets_as_a_linear_classifier_equal_the_distance_form():
 
 def test_protonets_scale_two_gives_snell_et_al():
     method, tasks = make("protonets", scale=2.0).eval(), batch()
-    h_support, statistics = method.extractor(tasks.support.x)
-    h_query, _ = method.extractor(tasks.query.x, statistics)
+    h_support, statistics = method.backbone(tasks.support.x)
+    h_query, _ = method.backbone(tasks.query.x, statistics)
     prototypes = h_support.view(3, 3, 2, -1).mean(2)
     torch.testing.assert_close(probs(method, tasks), (-torch.cdist(h_query, prototypes).square()).softmax(-1))
 
@@ -180,7 +179,7 @@ def test_maml_first_order_keeps_the_value_and_changes_the_gradient():
 def test_maml_gradient_equals_finite_differences():
     method, tasks, step = make("maml", inner_rate=0.2, train_steps=2), batch(), 1e-6
     method.loss(tasks).backward()
-    for parameter in (method.network.head.bias, method.network.extractor.blocks[0].norm.shift):
+    for parameter in (method.network.head.bias, method.network.backbone.blocks[0].norm.shift):
         index = (0,) * parameter.dim()
         with torch.no_grad():
             parameter[index] += step
@@ -195,7 +194,7 @@ def test_maml_gradient_equals_finite_differences():
 
 def test_maml_inner_steps_leave_running_averages_alone():
     method, tasks = make("maml", "running"), batch(tasks=1)
-    norm = method.network.extractor.blocks[0].norm
+    norm = method.network.backbone.blocks[0].norm
     means = []
     for steps in (1, 5):
         method.settings = MAMLSettings(train_steps=steps, inner_rate=1e-30)
@@ -234,16 +233,16 @@ def test_settings_that_make_no_sense_are_refused(settings, wrong):
 def test_methods_share_one_extractor():
     shapes = [
         {n: p.shape for n, p in e.named_parameters()}
-        for e in (make("versa").model.extractor, make("protonets").extractor, make("maml").network.extractor)
+        for e in (make("versa").model.backbone, make("protonets").backbone, make("maml").network.backbone)
     ]
     assert shapes[0] == shapes[1] == shapes[2]
 
 
 def test_the_papers_extractors_give_256_features_and_the_parameter_counts_of_the_reference():
-    omniglot = ExtractorSpec((1, 28, 28), 4, ceil_mode=True)
-    mini = ExtractorSpec((3, 84, 84), 5)
+    omniglot = backbone("conv4", (1, 28, 28), blocks=4, ceil_mode=True)
+    mini = backbone("conv4", (3, 84, 84), blocks=5)
     for spec, conv in ((omniglot, 111_168), (mini, 149_184)):
-        extractor = FeatureExtractor(spec, "metabn")
+        extractor = spec.build("metabn")
         assert spec.features == 256
         assert extractor(torch.rand(1, 2, *spec.image_shape))[0].shape == (1, 2, 256)
         counted = sum(b.conv.weight.numel() for b in extractor.blocks)

@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
+from mlpip_bench.methods.amortized_map import AmortizedMAPSettings
+from mlpip_bench.methods.matching_nets import MatchingNetsSettings
+from mlpip_bench.methods.meta_sgd import MetaSGDSettings
 from torch.nn import functional as F
 
 from builders import make_method
-from methods.amortized_map import AmortizedMAPSettings
-from methods.matching_nets import MatchingNetsSettings
-from methods.meta_sgd import MetaSGDSettings
 from mlpip_bench import registry
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.testing.cases import Case
@@ -28,8 +28,8 @@ def make(name: str, norm: str = "metabn", way: int = 3, **settings: object):
 
 
 def features(method, tasks: TaskBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    support, statistics = method.extractor(tasks.support.x)
-    return support, method.extractor(tasks.query.x, statistics)[0]
+    support, statistics = method.backbone(tasks.support.x)
+    return support, method.backbone(tasks.query.x, statistics)[0]
 
 
 def gradients(method) -> list[torch.Tensor]:
@@ -144,7 +144,7 @@ def test_meta_sgd_moves_each_parameter_by_its_own_rate(way):
     psi = method.network.unflatten(method.amortize(tasks.support).psi.mean[0])
     doubled = make("meta_sgd").eval()
     doubled.load_state_dict(method.state_dict())
-    chosen = names.index("extractor.blocks.0.conv.weight")
+    chosen = names.index("backbone.blocks.0.conv.weight")
     with torch.no_grad():
         doubled.rates[chosen] *= 2
     other = method.network.unflatten(doubled.amortize(tasks.support).psi.mean[0])
@@ -186,7 +186,7 @@ def test_anil_descends_on_the_head_alone_with_the_gradient_of_softmax_regression
 def test_anil_differentiates_through_its_steps():
     method, tasks, step = make("anil", train_steps=2, inner_rate=0.3), batch(), 1e-6
     method.loss(tasks).backward()
-    for parameter in (method.head, method.extractor.blocks[0].conv.weight):
+    for parameter in (method.head, method.backbone.blocks[0].conv.weight):
         index = (0,) * parameter.dim()
         values = []
         for move in (step, -2 * step):

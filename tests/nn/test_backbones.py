@@ -5,17 +5,19 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from mlpip_bench.nn.backbones import ConvBlock, ExtractorSpec, FeatureExtractor, features_once
-from mlpip_bench.nn.normalization import NORM_MODES, NormMode
+from builders import backbone
+from mlpip_bench.nn.backbone import features_once
+from mlpip_bench.nn.backbones.conv4 import ConvBlock
+from mlpip_bench.utils.choices import NORM_MODES, NormMode
 
-SPEC = ExtractorSpec((2, 7, 6), blocks=2, channels=3, ceil_mode=True, last=4)
+SPEC = backbone("conv4", (2, 7, 6), blocks=2, channels=3, ceil_mode=True, last=4)
 TASKS = 3
 
 
-def extractor(norm: NormMode) -> FeatureExtractor:
+def extractor(norm: NormMode) -> Backbone:
     """With scales of both signs, for which pooling may not come first."""
     torch.manual_seed(0)
-    network = FeatureExtractor(SPEC, norm).double()
+    network = SPEC.build(norm).double()
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if ".norm." in name:
@@ -66,7 +68,7 @@ def of_task(parameters: dict[str, torch.Tensor], task: int) -> dict[str, torch.T
     return {name: p[task] for name, p in parameters.items()}
 
 
-def inner_step(network: FeatureExtractor, parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+def inner_step(network: Backbone, parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     """Loss of a gradient step's result, summed over tasks: differentiated, it needs second derivatives."""
     features, _ = functional_call(network, parameters, (x,), {"track": False})
     gradients = torch.autograd.grad(features.square().sum(), list(parameters.values()), create_graph=True)

@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from mlpip_bench.nn.normalization import NORM_MODES, Normalization
+from mlpip_bench.nn.normalization import Normalization
+from mlpip_bench.utils.choices import NORM_MODES
 
 SHAPE = (2, 5, 3, 4, 6)  # task point channel height width
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlpip_bench.protocols.calibration import Calibration
 from scipy import stats
 from torch.distributions import Categorical
 
@@ -15,7 +16,6 @@ from mlpip_bench.evaluation.metrics import BRIER, ECE, reliability
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.utils.errors import TrialError
-from protocols.calibration import Calibration
 
 
 def simulated(seed: int, tasks: int, points: int, way: int = 5, temperature: float = 1.0):

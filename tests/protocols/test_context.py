@@ -1,12 +1,11 @@
 import numpy as np
 import pytest
 import torch
+from mlpip_bench.protocols.context import ContextIndependence, within_class_share
 
-from builders import budget, invoke
+from builders import backbone, budget, invoke
 from mlpip_bench import registry
-from mlpip_bench.nn.backbones import ExtractorSpec, FeatureExtractor
 from mlpip_bench.records import store
-from protocols.context import ContextIndependence, within_class_share
 
 
 def weights_of(within: float, between: float, tasks=4000, way=5, classes=10, features=3, seed=0):
@@ -65,12 +64,12 @@ def test_it_applies_to_linear_classifiers_alone():
 
 
 def test_a_last_linear_layer_sets_the_feature_dimension():
-    spec = ExtractorSpec((1, 28, 28), blocks=4, ceil_mode=True, last=16)
+    spec = backbone("conv4", (1, 28, 28), blocks=4, ceil_mode=True, last=16)
     assert (spec.features, spec.flattened) == (16, 256)
-    extractor = FeatureExtractor(spec, "layer")
+    extractor = spec.build("layer")
     x = torch.rand(2, 3, 1, 28, 28)
     features, _ = extractor(x)
-    plain = FeatureExtractor(ExtractorSpec((1, 28, 28), blocks=4, ceil_mode=True), "layer")
+    plain = backbone("conv4", (1, 28, 28), blocks=4, ceil_mode=True).build("layer")
     plain.load_state_dict(extractor.state_dict(), strict=False)
     torch.testing.assert_close(features, extractor.last(plain(x)[0]))
     assert features.shape == (2, 3, 16)

@@ -2,18 +2,19 @@ import math
 
 import pytest
 import torch
+from mlpip_bench.methods.exact_linear import ExactLinear
+from mlpip_bench.methods.versa import Versa, VersaSettings
+from mlpip_bench.protocols.posterior import PosteriorRecovery
 from scipy import stats
 from torch.distributions import MultivariateNormal, Normal
 
 from builders import in_float64, invoke, linear_problem, linear_stream
-from methods.exact_linear import ExactLinear
-from methods.versa import Versa, VersaSettings
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.inference.conjugate import conjugate_posterior, with_bias
-from mlpip_bench.inference.method import Method, NoSettings, Posterior
+from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.records import store
 from mlpip_bench.tasks.linear_gaussian import LinearGaussianStream
-from protocols.posterior import PosteriorRecovery
+from mlpip_bench.utils.settings import NoSettings
 
 
 def toy(shot: int, dimension: int = 0, noise: float = 1.0) -> LinearGaussianStream:

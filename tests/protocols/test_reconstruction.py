@@ -4,33 +4,32 @@ import io
 import numpy as np
 import pytest
 import torch
+from mlpip_bench.methods.amortized_vi import AmortizedVI
+from mlpip_bench.methods.cvae import CVAE, CVAESettings
+from mlpip_bench.methods.mean_view import MeanView
+from mlpip_bench.methods.nearest_view import NearestView
+from mlpip_bench.methods.versa import Versa, VersaSettings
+from mlpip_bench.protocols.reconstruction import Reconstruction
 from PIL import Image
 from scipy import ndimage
 from torch.distributions import Normal, kl_divergence
 
-from builders import CPU, invoke
-from methods.amortized_vi import AmortizedVI
-from methods.cvae import CVAE, CVAESettings
-from methods.mean_view import MeanView
-from methods.nearest_view import NearestView
-from methods.versa import Versa, VersaSettings
-from mlpip_bench.benches.families import DATASETS
+from builders import CPU, backbone, invoke
 from mlpip_bench.datasets.views import SIDE, VIEWS, view_dataset
 from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.evaluation.metrics import MSE, SSIM, SSIM_RANGE_2
 from mlpip_bench.evaluation.predict import predict
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.inference.distributions import Delta, MonteCarloMixture
-from mlpip_bench.inference.method import NoSettings, Problem
-from mlpip_bench.nn.backbones import ExtractorSpec
+from mlpip_bench.inference.method import Problem
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
 from mlpip_bench.tasks.images import ImagePool
 from mlpip_bench.tasks.views import ViewStream
-from protocols.reconstruction import Reconstruction
+from mlpip_bench.utils.settings import NoSettings
 
-SMALL = Problem(ExtractorSpec((1, 8, 8), blocks=2, channels=4), "metabn", 1, "reconstruction", 1.0, 2)
-FULL = Problem(DATASETS["views"].extractor, "metabn", 1, "reconstruction", 1.0, 2)
+SMALL = Problem(backbone("view_encoder", (1, 8, 8), blocks=2, channels=4), "metabn", 1, "reconstruction", 1.0, 2)
+FULL = Problem(backbone("view_encoder", (1, 32, 32)), "metabn", 1, "reconstruction", 1.0, 2)
 
 
 def circle(degrees) -> torch.Tensor:

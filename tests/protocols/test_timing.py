@@ -8,27 +8,27 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from mlpip_bench.protocols import timing
+from mlpip_bench.protocols.timing import Timing
 from torch.distributions import Categorical
 
-from builders import CPU, REPOSITORY, budget, invoke, make_pool, make_record, make_scores
+from builders import CPU, REPOSITORY, backbone, budget, invoke, make_pool, make_record, make_scores
 from mlpip_bench import registry
 from mlpip_bench.evaluation.protocol import Contender
 from mlpip_bench.execution import measuring, planning
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.method import Method, Posterior, Problem, TrainingPlan
-from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.reporting.tables.timing import benchmark_table, timing_tables
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import TaskStream
-from mlpip_bench.utils.device import Numerics, environment
+from mlpip_bench.utils.device import environment
 from mlpip_bench.utils.errors import TrialError, UserError
+from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.progress import Quiet
 from mlpip_bench.utils.timers import Stopwatch, peak_bytes
-from protocols import timing
-from protocols.timing import Timing
 
 ADAPT, PREDICT = 4e-3, 2e-3
 
@@ -46,7 +46,7 @@ class Sleepy(Method[Delta]):
     Settings = SleepySettings
 
     def __init__(self, asked: list[str], name: str) -> None:
-        super().__init__(Problem(ExtractorSpec((1, 2, 2), blocks=0), "metabn", 2), SleepySettings())
+        super().__init__(Problem(backbone("identity", (1, 2, 2)), "metabn", 2), SleepySettings())
         self.asked, self.name = asked, name
         self.weight = torch.nn.Parameter(torch.ones(()))
 

@@ -1,20 +1,20 @@
 import numpy as np
 import pytest
 import torch
+from mlpip_bench.methods.protonets import ProtoNets
+from mlpip_bench.protocols.versatility import SHOTS, WAYS, Versatility
 from torch.distributions import Categorical
 
-from builders import budget, invoke, make_pool
-from methods.protonets import ProtoNets
+from builders import backbone, budget, invoke, make_pool
 from mlpip_bench import registry
 from mlpip_bench.evaluation.predict import chunk_size
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.inference.distributions import Delta
-from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
-from mlpip_bench.nn.backbones import ExtractorSpec
+from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import TaskStream
-from protocols.versatility import SHOTS, WAYS, Versatility
+from mlpip_bench.utils.settings import NoSettings
 
 
 class Sees(Method[Delta]):
@@ -23,7 +23,7 @@ class Sees(Method[Delta]):
     reference, psi = "none 2026", "nothing"
 
     def __init__(self) -> None:
-        super().__init__(Problem(ExtractorSpec((1, 4, 4), blocks=1), "metabn", 5), NoSettings())
+        super().__init__(Problem(backbone("conv4", (1, 4, 4), blocks=1), "metabn", 5), NoSettings())
         self.asked = []
 
     def amortize(self, support):

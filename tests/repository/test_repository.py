@@ -18,11 +18,9 @@ import pytest
 import torch
 from packaging.requirements import Requirement
 
-import methods
 import mlpip_bench
-import protocols
 from builders import REPOSITORY, SMALL, make_batch
-from mlpip_bench import registry
+from mlpip_bench import methods, protocols, registry
 from mlpip_bench.evaluation.protocol import EvalProtocol, SideBySideProtocol
 from mlpip_bench.inference.method import Method, Problem
 
@@ -208,9 +206,9 @@ def test_the_engine_names_no_method_and_imports_no_plugin():
     "code",
     [
         'if method == "maml":\n    pass',
-        "from methods.maml import Settings",
+        "from mlpip_bench.methods.maml import Settings",
         "import methods.maml",
-        "from methods import anything",
+        "from mlpip_bench.methods import anything",
         'import_module("methods.maml")',
         "def _maml_adapt(): pass",
         "isinstance(x, MAML)",

@@ -16,7 +16,6 @@ from torch.distributions import Categorical, Normal, kl_divergence
 
 from mlpip_bench.inference.distributions import MonteCarloMixture
 from mlpip_bench.inference.method import Method, Posterior
-from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.nn.normalization import Moments
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.testing.conformance import CHECKS, assert_conforms, check_method
@@ -38,13 +37,13 @@ class Predictive(Method[Normal]):
 
     def __init__(self, problem, settings):
         super().__init__(problem, settings)
-        features = problem.extractor.features
-        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
+        self.backbone = problem.build_backbone()
+        features = self.backbone.features
         self.to_mean = nn.Linear(features + 1, features + 1)
         self.to_log_std = nn.Linear(features + 1, features + 1)
 
     def features(self, x: Tensor, statistics=None):
-        features, statistics = self.extractor(x, statistics)
+        features, statistics = self.backbone(x, statistics)
         return torch.cat([features, torch.ones_like(features[..., :1])], -1), statistics
 
     def summary(self, features: Tensor, support: Labeled) -> Tensor:
@@ -72,7 +71,7 @@ class Predictive(Method[Normal]):
         return torch.cat([half, -half])[: shape[0]]
 
     def outputs(self, q: Posterior, query_x: Tensor) -> Tensor:
-        features, _ = self.features(query_x, q.support)
+        features, _ = self.features(query_x, q.norm_statistics)
         mean, std = features @ q.psi.mean.mT, self.std(features, q.psi)
         samples = self.settings.samples if self.training else self.settings.eval_samples
         return mean + std * self.noise((samples, *mean.shape)).to(mean)

@@ -8,7 +8,6 @@ from mlpip_bench.evaluation.predict import predict, score
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.planning import plan_trials
 from mlpip_bench.execution.scheduler import run
-from mlpip_bench.execution.trial import build_method, streams_of
 from mlpip_bench.records.statistics import mean_ci95
 from mlpip_bench.records.store import load_all
 from mlpip_bench.utils.progress import Quiet
@@ -36,7 +35,7 @@ def test_a_short_training_leads_far_above_chance(method, data_root, tmp_path):
         results=tmp_path,
     )
     (trial,) = plan_trials(config)
-    untrained = predict(build_method(trial), streams_of(trial, trial.device)["test"], 20)
+    untrained = predict(trial.build_method(), trial.streams()["test"], 20)
     assert not run([trial], config, Quiet()).failed
     scores = {r.protocol: mean_ci95(r.scores[0].per_task) for r in load_all(tmp_path)}
     accuracy, half_width = scores["accuracy"]

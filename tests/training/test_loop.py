@@ -1,4 +1,3 @@
-import dataclasses
 import math
 import zipfile
 from pathlib import Path
@@ -7,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from builders import SMALL, make_method, make_pool
+from builders import backbone, make_method, make_pool
 from mlpip_bench import registry
 from mlpip_bench.evaluation.metrics import ACCURACY, NLL
 from mlpip_bench.evaluation.predict import predict, score
@@ -18,7 +17,7 @@ from mlpip_bench.tasks.images import TaskStream
 from mlpip_bench.training import checkpoints, loop
 from mlpip_bench.utils.errors import TrialError, UserError
 
-SPEC = dataclasses.replace(SMALL, dropout=0.2)
+SPEC = backbone("conv4", (1, 8, 8), blocks=2, channels=4, dropout=0.2)
 METRICS = (ACCURACY, NLL)
 PLAN = TrainingPlan(
     iterations=12, tasks_per_batch=2, train_queries=2, learning_rate=0.01, validate_every=5, validation_tasks=4

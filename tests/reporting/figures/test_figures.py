@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from scipy import stats
 
 from builders import drawn, invoke, make_record, make_scores
-from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.reporting.figures import calibration, steps, writing
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.provenance import STAND_INS
 
 GAPS = (0.1, 0.4, 0.25)
 BINS = {  # two bins of four are filled
