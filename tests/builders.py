@@ -1,20 +1,196 @@
 """What tests of several packages build or call: one of each."""
 
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
+from click.testing import Result
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from typer.testing import CliRunner
 
 from mlpip_bench import registry
 from mlpip_bench.benches.family import TaskFamily
 from mlpip_bench.benches.spec import BenchSpec
+from mlpip_bench.cli.app import app
+from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
+from mlpip_bench.execution.config import RunConfig
+from mlpip_bench.inference.method import Method, Problem
 from mlpip_bench.nn.backbone import BackboneSpec, InputShape
+from mlpip_bench.records.record import Record, Scores
+from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
+from mlpip_bench.tasks.images import ImagePool
+from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+CPU = torch.device("cpu")
+
+# -- the command line ------------------------------------------------------------------------------------------------
+
+BUDGET: Mapping[str, object] = {"iterations": 4, "test_tasks": 4, "validation_tasks": 2, "tasks_per_batch": 1}
+"""Settings of a run of about a second."""
 
 
-def backbone(name: str, input_shape: InputShape, **settings: Any) -> BackboneSpec:
-    """A backbone with some settings, for inputs of a shape."""
-    plugin = registry.backbone(name)
-    return BackboneSpec(name, plugin, plugin.Settings(**settings), input_shape)
+def invoke(*arguments: object, **environment: str) -> Result:
+    """The command line in this process, without real data unless the arguments or the environment name some.
+
+    What goes wrong is a message, never a traceback. The terminal is wide, so that no message is wrapped in the middle
+    of what a test looks for.
+    """
+    environment = {"COLUMNS": "200", "MLPIP_BENCH_DATA": ""} | environment
+    result = CliRunner().invoke(app, [str(a) for a in arguments], env=environment, catch_exceptions=False)
+    assert "Traceback" not in result.output
+    return result
+
+
+def budget(**settings: object) -> list[str]:
+    """The options of ``run`` for a small budget, and further settings."""
+    named = dict(BUDGET | settings)
+    options = ["--iterations", str(named.pop("iterations")), "--test-tasks", str(named.pop("test_tasks"))]
+    return options + [f"--set={name}={value}" for name, value in named.items()]
+
+
+def make_config(results: Path | None = None, settings: Mapping[str, object] | None = None, **fields: Any) -> RunConfig:
+    """A run of prototypical networks on stand-in data with a small budget."""
+    asked: dict[str, Any] = {"methods": ("protonets",), "benches": ("omni5w1s",), "source": "procedural"}
+    asked |= {} if results is None else {"results": results}
+    return RunConfig(**(asked | {"overrides": {"*": {**BUDGET, **(settings or {})}}} | fields))
+
+
+# -- records ---------------------------------------------------------------------------------------------------------
+
+SCORES = (0.9, 0.8, 1.0, 0.7)
+_MEASURED = {
+    "accuracy": ("fraction", "higher"),
+    "nll": ("nats per query", "lower"),
+    "ece": ("fraction", "lower"),
+    "mse": ("squared error", "lower"),
+}
+
+
+def make_scores(
+    per_task: Sequence[float] = SCORES, metric: str = "accuracy", *, bench: str = "omni5w1s", **changes: Any
+) -> Scores:
+    """Scores of a bench's own way and shot."""
+    match = re.search(r"(?:(\d+)w)?(\d+)s?$", bench)
+    assert match
+    unit, better = _MEASURED.get(metric, ("unit", "neither"))
+    values: dict[str, Any] = {
+        "metric": metric, "unit": unit, "better": better, "way": int(match[1] or 1), "shot": int(match[2]),
+        "queries": 15, "model": "best", "per_task": tuple(map(float, per_task)),
+    }  # fmt: skip
+    return Scores(**(values | changes))
+
+
+def make_record(
+    *scores: Scores,
+    bench: str = "omni5w1s",
+    method: str = "alpha",
+    protocol: str = "accuracy",
+    seed: int = 0,
+    source: str = "real",
+    data: str = "letters",
+    options: Mapping[str, object] | None = None,
+    fingerprint: str = "f" * 20,
+    device: str = "cpu",
+    inductive: bool = True,
+    parameters: int = 10,
+    training: Mapping[str, object] | None = None,
+    environment: Mapping[str, object] | None = None,
+    key: str = "",
+    **config: Any,
+) -> Record:
+    """A record; other names are of its configuration, and its key follows from all that decides its numbers."""
+    scores = scores or (make_scores(bench=bench),)
+    one = scores[0]
+    decides = (bench, method, protocol, seed, source, data, options, fingerprint, device, one.condition, one.queries)
+    return Record(
+        key=key or hashlib.sha256(repr((decides, sorted(config.items()))).encode()).hexdigest()[:20],
+        bench=bench,
+        method=method,
+        protocol=protocol,
+        seed=seed,
+        device=device,
+        inductive=inductive,
+        config={
+            "way": one.way, "shot": one.shot, "queries": one.queries, "norm": "metabn", "preset": "quick",
+            "iterations": 1500, "tasks_per_batch": 4, "settings": {},
+        } | config,
+        data={"name": data, "source": source, "fingerprint": fingerprint, "options": options or {}},
+        backbone={"name": "conv4", "spec": {}},
+        scores=scores,
+        parameters=parameters,
+        training=training or {},
+        seconds=1.0,
+        environment=environment or {},
+    )  # fmt: skip
+
+
+def drawn(figure: Figure | None) -> Figure:
+    """A figure that has something to show."""
+    assert figure is not None
+    return figure
+
+
+# -- data and tasks --------------------------------------------------------------------------------------------------
+
+
+def make_classes(images: NDArray[np.uint8]) -> ClassImages:
+    """``[class, image, channel, height, width]`` as the images of numbered classes."""
+    classes, each = images.shape[:2]
+    flat = np.ascontiguousarray(images.reshape(-1, *images.shape[2:]))
+    return ClassImages(flat, np.full(classes, each), tuple(map(str, range(classes))))
+
+
+def make_pool(images: NDArray[np.uint8]) -> ImagePool:
+    """``[class, image, channel, height, width]`` as a pool of tasks' images."""
+    return ImagePool(make_classes(images), CPU)
+
+
+def make_dataset(images: NDArray[np.uint8], name: str = "numbered", source: Any = "real") -> ImageDataset:
+    """``[class, image, channel, height, width]`` as a data set whose splits are the same."""
+    return ImageDataset(name, source, dict.fromkeys(SPLITS, make_classes(images)))
+
+
+def make_batch(
+    tasks: int = 3,
+    way: int = 3,
+    shots: int = 2,
+    queries: int = 4,
+    *,
+    shape: tuple[int, int, int] = (1, 8, 8),
+    dtype: torch.dtype = torch.float64,
+) -> TaskBatch:
+    """Noise that is the brighter the higher its class; points are in the order of their classes."""
+
+    def labeled(per_class: int) -> Labeled:
+        y = torch.arange(way).repeat_interleave(per_class).expand(tasks, -1)
+        return Labeled(torch.rand(*y.shape, *shape, dtype=dtype) + y[..., None, None, None] * 0.2, y, way)
+
+    return TaskBatch(labeled(shots), labeled(queries))
+
+
+def linear_stream(
+    dimension: int, shots: int, queries: int, *names: object, noise_std: float = 0.5
+) -> LinearGaussianStream:
+    """Tasks of linear regression, with a known posterior; in dimension 0 the mean of a Gaussian is inferred."""
+    return LinearGaussianStream(LinearGaussian(dimension, noise_std), TaskShape(1, shots, queries), CPU, *names)
+
+
+def in_float64(batch: TaskBatch) -> TaskBatch:
+    """The same tasks in float64; labels stay whole numbers."""
+
+    def double(data: Labeled) -> Labeled:
+        return Labeled(*(t.double() if t.is_floating_point() else t for t in (data.x, data.y)), data.way)
+
+    return TaskBatch(double(batch.support), double(batch.query))
+
+
+# -- benches ---------------------------------------------------------------------------------------------------------
 
 
 def family_of(bench: str, **options: Any) -> tuple[BenchSpec, TaskFamily]:
@@ -26,3 +202,29 @@ def family_of(bench: str, **options: Any) -> tuple[BenchSpec, TaskFamily]:
 
 LISTED = [example for plugin in registry.families().values() for example in plugin.examples]
 """The benches that are listed."""
+
+
+# -- methods ---------------------------------------------------------------------------------------------------------
+
+
+def backbone(name: str, input_shape: InputShape, **settings: Any) -> BackboneSpec:
+    """A backbone with some settings, for inputs of a shape."""
+    plugin = registry.backbone(name)
+    return BackboneSpec(name, plugin, plugin.Settings(**settings), input_shape)
+
+
+SMALL = backbone("conv4", (1, 8, 8), blocks=2, channels=4)
+
+
+def linear_problem(dimension: int, noise_std: float = 0.5) -> Problem:
+    """The problem of ``linear_stream``: the inputs are the features."""
+    return Problem(backbone("identity", (dimension, 1, 1)), "metabn", 1, "regression", noise_std)
+
+
+def make_method(
+    name: str, norm: Any = "metabn", way: int = 3, *, spec: BackboneSpec = SMALL, **settings: object
+) -> Method[Any]:
+    """A registered method for small images, always with the same initialization."""
+    torch.manual_seed(0)
+    plugin = registry.method(name)
+    return plugin(Problem(spec, norm, way), plugin.Settings(**settings))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import guard
 from builders import REPOSITORY
 
 os.environ.pop("COLUMNS", None)  # which pytest-xdist sets, and which would fix the width of consoles for good
@@ -17,6 +18,21 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLPIP_BENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    guard.seed()  # fixtures of a module are set up before those of its first test
+
+
+@pytest.fixture(autouse=True)
+def _global_state_is_left_as_it_was() -> Iterator[None]:
+    """The first fixture of a test to be set up, so that the others have put back what they changed when it ends."""
+    guard.seed()
+    before = guard.state()
+    yield
+    changed = guard.restored(before)
+    assert not changed, f"the test changed {'; '.join(changed)}, and must leave it as it was (monkeypatch does)"
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from builders import REPOSITORY
+from builders import REPOSITORY, invoke
 from mlpip_bench import registry
-from mlpip_bench.cli.app import app
 from mlpip_bench.records import store
 
 COSINE = REPOSITORY / "docs" / "example_plugin" / "cosine_means.py"
@@ -65,14 +63,6 @@ def cosine(*replaced: tuple[str, str]) -> str:
 
 def with_attribute(line: str, before: str = "") -> str:
     return cosine(("class Cos", f"{before}\nclass Cos"), ("    psi =", f"    {line}\n    psi ="))
-
-
-def call(*arguments: object):
-    result = CliRunner().invoke(
-        app, [str(a) for a in arguments], env={"COLUMNS": "300", "MLPIP_BENCH_DATA": ""}, catch_exceptions=False
-    )
-    assert "Traceback" not in result.output
-    return result
 
 
 @pytest.fixture
@@ -149,11 +139,11 @@ def test_a_class_that_is_no_method_is_refused_and_hides_no_other(fault, site):
     source, says = REFUSED[fault]
     install(site, "broken_plugin", source, "broken_plugin:CosineMeans")
     for command in (["check", "broken"], ["run", "--methods", "protonets,broken", *ONE_TRIAL, "--results", site]):
-        result = call(*command)
+        result = invoke(*command)
         assert result.exit_code == 2
         assert result.output.startswith("error: method 'broken' (broken_plugin:CosineMeans")
         assert says in result.output
-    listed = call("list", "methods")
+    listed = invoke("list", "methods")
     assert listed.exit_code == 0
     table, _, below = listed.output.partition("└")
     assert "protonets" in table
@@ -163,12 +153,12 @@ def test_a_class_that_is_no_method_is_refused_and_hides_no_other(fault, site):
 
 def test_an_interrupt_while_a_plugin_is_imported_is_no_fault_of_the_plugin(site):
     install(site, "broken_plugin", "raise KeyboardInterrupt", "broken_plugin:CosineMeans")
-    assert call("list", "methods").exit_code == 130
+    assert invoke("list", "methods").exit_code == 130
 
 
 def test_an_entry_point_without_a_class_is_told_what_it_must_be(site):
     install(site, "broken_plugin", cosine(), "broken_plugin")
-    result = call("check", "broken")
+    result = invoke("check", "broken")
     assert result.exit_code == 2
     assert (
         "(broken_plugin of the package broken_plugin_package) must be module:Class; got 'broken_plugin'."
@@ -181,7 +171,7 @@ def test_the_list_of_methods_keeps_settings_and_words_whole_in_a_terminal_of_80_
     fields = "\n".join(f"    {f.replace('=', ': object = ')}" for f in long.split(", "))
     own = f"import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Own:\n{fields}"
     install(site, "own_plugin", with_attribute("Settings = Own", own), "own_plugin:CosineMeans", name="own")
-    result = CliRunner().invoke(app, ["list", "methods"], env={"COLUMNS": "80"}, catch_exceptions=False)
+    result = invoke("list", "methods", COLUMNS="80")
     assert all(len(line) <= 80 for line in result.output.splitlines())
     words = result.output.replace("│", " ").split()
     for name in registry.method_names():
@@ -192,7 +182,7 @@ def test_the_list_of_methods_keeps_settings_and_words_whole_in_a_terminal_of_80_
 
 def test_a_broken_plugin_does_not_keep_others_from_a_run(site):
     install(site, "broken_plugin", "import no_such_module", "broken_plugin:CosineMeans")
-    result = call("run", "--methods", "protonets", *ONE_TRIAL, "--results", site)
+    result = invoke("run", "--methods", "protonets", *ONE_TRIAL, "--results", site)
     assert result.exit_code == 0, result.output
 
 
@@ -209,7 +199,7 @@ def only(monkeypatch, *names: str) -> None:
 def test_check_all_names_a_plugin_that_cannot_be_loaded_and_goes_on(site, monkeypatch):
     install(site, "broken_plugin", "import no_such_module", "broken_plugin:CosineMeans")
     only(monkeypatch, "protonets")
-    result = call("check", "--all")
+    result = invoke("check", "--all")
     assert result.exit_code == 1
     assert (
         "failed: method 'broken' (broken_plugin:CosineMeans of the package broken_plugin_package) cannot be imported: "
@@ -264,7 +254,7 @@ FAILING = {
 def test_a_method_that_fails_at_work_fails_its_checks_and_its_trial_only(fault, site):
     source, checks, says = FAILING[fault]
     install(site, "broken_plugin", source, "broken_plugin:CosineMeans")
-    checked = call("check", "broken")
+    checked = invoke("check", "broken")
     assert checked.exit_code == 1
     failed, status = set(), ""
     for line in checked.output.splitlines():
@@ -273,7 +263,7 @@ def test_a_method_that_fails_at_work_fails_its_checks_and_its_trial_only(fault, 
             failed |= {name} if status == "failed" else set()
     assert checks <= failed
     assert "interface" not in failed
-    ran = call("run", "--methods", "broken,protonets", *ONE_TRIAL, "--results", site)
+    ran = invoke("run", "--methods", "broken,protonets", *ONE_TRIAL, "--results", site)
     assert ran.exit_code == 1
     assert says in ran.output
     assert {r.method for r in store.load_all(site)} == {"protonets"}
@@ -287,11 +277,11 @@ def test_two_plugins_of_one_name_are_both_named_and_the_others_go_on(site, monke
         "'twice' is registered by one_plugin:CosineMeans of the package one_plugin_package and by "
         "other_plugin:CosineMeans of the package other_plugin_package. Uninstall"
     )
-    result = call("check", "twice")
+    result = invoke("check", "twice")
     assert result.exit_code == 2
     assert says in result.output
-    assert says in call("check", "--all").output
-    listed = call("list", "methods")
+    assert says in invoke("check", "--all").output
+    listed = invoke("list", "methods")
     assert listed.exit_code == 0
     assert "protonets" in listed.output
     assert "twice" in listed.output
@@ -307,11 +297,11 @@ def test_two_plugins_of_one_name_are_both_named_and_the_others_go_on(site, monke
 )
 def test_a_broken_protocol_is_named_and_hides_no_other(source, says, site):
     install(site, "broken_protocol", source, "broken_protocol:Broken", kind="protocols")
-    listed = call("list", "protocols")
+    listed = invoke("list", "protocols")
     assert listed.exit_code == 0
     assert says in listed.output
     assert "accuracy" in listed.output
-    result = call("run", "--methods", "protonets", "--protocols", "accuracy,broken", *ONE_TRIAL, "--results", site)
+    result = invoke("run", "--methods", "protonets", "--protocols", "accuracy,broken", *ONE_TRIAL, "--results", site)
     assert result.exit_code == 2
     assert says in result.output
 

@@ -69,7 +69,9 @@ def test_the_paper_preset_is_the_papers(method, bench, expected):
 
 
 def resolve_versa(**overrides):
-    return resolve(registry.method("versa"), "versa", registry.family("omni").budgets["quick"], "quick", ("omni",), overrides)
+    return resolve(
+        registry.method("versa"), "versa", registry.family("omni").budgets["quick"], "quick", ("omni",), overrides
+    )
 
 
 def test_a_users_setting_wins():

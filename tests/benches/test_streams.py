@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from builders import family_of
+from builders import CPU, family_of, make_dataset
 from mlpip_bench.benches.family import TEST_QUERIES
-from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
+from mlpip_bench.datasets.base import SPLITS, ImageDataset
 from mlpip_bench.datasets.views import SIDE, VIEWS, view_dataset
 from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.tasks.batch import TaskShape
@@ -15,8 +15,6 @@ from mlpip_bench.tasks.linear_gaussian import LinearGaussian
 from mlpip_bench.tasks.stream import Repeated
 from mlpip_bench.tasks.views import ViewStream
 from mlpip_bench.utils.errors import UserError
-
-CPU = torch.device("cpu")
 
 
 def views(objects: int = 10) -> ImageDataset:
@@ -28,9 +26,8 @@ def views(objects: int = 10) -> ImageDataset:
 
 def digits() -> ImageDataset:
     """Ten classes in each split; every pixel of an image is its number in the split, of 20 a class."""
-    images = np.broadcast_to(np.arange(200, dtype=np.uint8)[:, None, None, None], (200, 1, 28, 28))
-    data = ClassImages(np.ascontiguousarray(images), np.full(10, 20), tuple("0123456789"))
-    return ImageDataset("numbered", "real", dict.fromkeys(SPLITS, data))
+    numbers = np.arange(200, dtype=np.uint8).reshape(10, 20, 1, 1, 1)
+    return make_dataset(np.broadcast_to(numbers, (10, 20, 1, 28, 28)))
 
 
 def streams(bench: str, dataset, seed: int = 0, options=None, **changes):
@@ -94,9 +91,9 @@ def test_fifty_tasks_keep_classes_and_support_sets_in_all_splits_and_for_all_see
 
 
 def test_the_context_bench_has_the_same_tasks_for_every_training_seed():
-    images = np.zeros((1000, 1, 28, 28), dtype=np.uint8)
-    images[:, 0, 0, 0] = np.arange(1000) % 251
-    data = ImageDataset("d", "real", {s: ClassImages(images, np.full(10, 100), tuple("0123456789")) for s in SPLITS})
+    images = np.zeros((10, 100, 1, 28, 28), dtype=np.uint8)
+    images[:, :, 0, 0, 0] = (np.arange(1000) % 251).reshape(10, 100)
+    data = make_dataset(images)
     plan, found = streams("context16", data)
     _, others = streams("context16", data, seed=7)
     assert (plan.validation_tasks, plan.test_tasks) == (50, 50)

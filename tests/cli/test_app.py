@@ -7,26 +7,17 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from builders import budget, invoke
 from mlpip_bench import registry
-from mlpip_bench.cli.app import app
 from mlpip_bench.records import store
 
-TINY = ["--iterations", "4", "--test-tasks", "4", "--set", "validation_tasks=2", "--set", "tasks_per_batch=1"]
 COLUMNS = "bench,method,protocol,metric,way,shot,queries,norm,preset,iterations,source,seed,device,tasks,mean,ci95,unit"
 
 
-def call(*arguments: object, **environment: str):
-    # A wide terminal, so that no message is wrapped in the middle of what a test looks for.
-    env = {"COLUMNS": "200", "MLPIP_BENCH_DATA": "", **environment}
-    return CliRunner().invoke(app, [str(a) for a in arguments], env=env, catch_exceptions=False)
-
-
 def run(folder: Path, *arguments: object, methods: str = "protonets", bench: str = "omni5w1s"):
-    return call(
-        "run", "--methods", methods, "--bench", bench, "--source", "procedural", "--results", folder, *TINY, *arguments
-    )
+    what = ["--methods", methods, "--bench", bench, "--source", "procedural", "--results", folder]
+    return invoke("run", *what, *budget(), *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +48,7 @@ def test_the_main_job_writes_records_and_tables_and_prints_them(finished):
 
 
 def test_a_run_prints_the_main_tables_and_table_prints_all(finished):
-    shown, everything = run(finished).output, call("table", "--results", finished).output
+    shown, everything = run(finished).output, invoke("table", "--results", finished).output
     assert "accuracy (%" in shown
     assert "nll (nats" in shown
     assert "_last" not in shown
@@ -66,7 +57,7 @@ def test_a_run_prints_the_main_tables_and_table_prints_all(finished):
 
 
 def test_stand_in_results_are_marked_wherever_they_show(finished):
-    shown = call("table", "--results", finished).output
+    shown = invoke("table", "--results", finished).output
     assert "stand-in" in shown
     for name in ("accuracy.md", "accuracy.tex", "nll.md", "nll.tex"):
         assert "stand-in" in (finished / "tables" / name).read_text()
@@ -83,7 +74,7 @@ def test_a_finished_command_says_that_nothing_is_left(finished):
 
 
 def test_the_long_form_has_its_columns_and_a_row_a_value(finished):
-    text = call("table", "--format", "csv", "--results", finished).stdout
+    text = invoke("table", "--format", "csv", "--results", finished).stdout
     rows = list(csv.DictReader(io.StringIO(text)))
     assert text.splitlines()[0] == COLUMNS
     ours = [row for row in rows if row["source"] == "procedural"]
@@ -132,28 +123,28 @@ def test_lists_show_what_is_installed():
         ("protocols", ["accuracy", "nll", "calibration", "ece", "brier", "steps", "one_at_a_time"]),
         ("data", ["omni", "tiny", "mini", "views", "context"]),
     ):
-        output = call("list", what).output
+        output = invoke("list", what).output
         assert all(name in output for name in names), output
-    assert call("--version").output.strip().count(".") == 2
+    assert invoke("--version").output.strip().count(".") == 2
 
 
 def test_real_data_is_verified(data_root):
-    result = call("data", "verify", "--data-root", data_root)
+    result = invoke("data", "verify", "--data-root", data_root)
     assert result.exit_code == 0
     assert "fingerprint" in result.output
 
 
 def test_real_omniglot_runs_and_is_marked_real(data_root, tmp_path):
-    arguments = ["--methods", "protonets", "--bench", "omni5w1s,tiny5w5s", "--data-root", data_root, *TINY]
-    result = call("run", *arguments, "--results", tmp_path)
+    arguments = ["--methods", "protonets", "--bench", "omni5w1s,tiny5w5s", "--data-root", data_root, *budget()]
+    result = invoke("run", *arguments, "--results", tmp_path)
     assert result.exit_code == 0, result.output
     assert {r.data["source"] for r in store.load_all(tmp_path)} == {"real"}
     assert "stand-in" not in result.output
 
 
 def test_auto_falls_back_to_the_stand_in_with_a_warning(tmp_path):
-    arguments = ["run", "--methods", "protonets", "--bench", "omni5w1s", "--results", tmp_path, *TINY]
-    result = call(*arguments)
+    arguments = ["run", "--methods", "protonets", "--bench", "omni5w1s", "--results", tmp_path, *budget()]
+    result = invoke(*arguments)
     assert result.exit_code == 0
     assert "stand-in" in result.output
     assert "procedural" in result.output
@@ -182,11 +173,11 @@ def test_nothing_is_cut_in_a_narrow_terminal(finished, data_root):
         ["list", "methods"],
         ["list", "data", "--data-root", data_root],
     ):
-        assert "…" not in call(*arguments, **narrow).output
+        assert "…" not in invoke(*arguments, **narrow).output
 
 
 def test_no_results_to_show(tmp_path):
-    result = call("table", "--results", tmp_path)
+    result = invoke("table", "--results", tmp_path)
     assert result.exit_code == 2
     assert "run" in result.output
 
@@ -245,7 +236,7 @@ def test_a_broken_plugin_is_named(value, says, tmp_path, monkeypatch):
     assert result.exit_code == 2
     assert "'broken'" in result.output
     assert says in result.output
-    listed = call("list", "methods")
+    listed = invoke("list", "methods")
     assert listed.exit_code == 0
     assert "protonets" in listed.output
     assert "broken" in listed.output

@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from mlpip_bench.cli.app import app
+from builders import invoke
 from mlpip_bench.datasets import shapenet, shapenet_render
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.progress import Quiet
@@ -435,8 +434,7 @@ def test_killed_or_interrupted_the_same_command_goes_on_to_the_same_views(many, 
 
 
 def call(*arguments: object, **environment: str):
-    env = {"COLUMNS": "200", "MLPIP_BENCH_DATA": "", **environment}
-    return CliRunner().invoke(app, ["data", "prepare", *map(str, arguments)], env=env, catch_exceptions=False)
+    return invoke("data", "prepare", *arguments, **environment)
 
 
 def test_views_go_below_the_data_folder_where_nothing_else_is_said(tmp_path):

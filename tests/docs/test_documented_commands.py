@@ -15,9 +15,8 @@ import pytest
 import torch
 import typer
 from mlpip_bench.protocols import timing, versatility
-from typer.testing import CliRunner
 
-from builders import REPOSITORY
+from builders import REPOSITORY, invoke
 from mlpip_bench import registry
 from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.procedural import patches, solids
@@ -250,6 +249,5 @@ def test_the_command_works(command, folder, tmp_path, monkeypatch, request):
         arguments += ["--data", "context,views"]  # the others take half a minute, past the cache
     if command.endswith(SMALL):
         arguments += ["--results", str(tmp_path)]
-    environment = {"COLUMNS": "200", "MLPIP_BENCH_DATA": ""}
-    result = CliRunner().invoke(app, arguments, env=environment, catch_exceptions=False)
+    result = invoke(*arguments)
     assert result.exit_code == 0, result.output

@@ -8,20 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 from torch.nn import functional as F
-from typer.testing import CliRunner
 
-from builders import backbone
+from builders import backbone, budget, invoke, make_batch, make_config, make_method
 from mlpip_bench import registry
-from mlpip_bench.cli.app import app
 from mlpip_bench.execution import profiling
-from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.planning import plan_trials
 from mlpip_bench.execution.profiling import count_flop, matmul_rate, profile_trial
 from mlpip_bench.execution.trial import Trial
-from mlpip_bench.inference.method import Problem
 from mlpip_bench.nn.backbones.conv4 import ConvBlock
 from mlpip_bench.records import store
-from mlpip_bench.tasks.batch import Labeled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled
 from mlpip_bench.utils.choices import NORM_MODES
 from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.progress import Quiet
@@ -33,7 +29,7 @@ SUPPORT, QUERY = TASKS * WAY * SHOTS, TASKS * WAY * QUERIES  # images
 FIRST, SECOND = 2 * (8 * 8) * 4 * 2 * 9, 2 * (4 * 4) * 4 * 4 * 9
 FEATURES = 4 * 2 * 2
 HEAD = 2 * FEATURES * WAY
-TINY = {"iterations": 2, "tasks_per_batch": 2, "train_queries": 2, "validation_tasks": 2, "test_tasks": 4}
+TINY = {"iterations": 2, "tasks_per_batch": 2, "train_queries": 2}
 
 
 def labeled(points: int) -> Labeled:
@@ -42,10 +38,8 @@ def labeled(points: int) -> Labeled:
 
 
 def flop_of_a_step(name: str, **settings: object) -> int:
-    torch.manual_seed(0)
-    plugin = registry.method(name)
-    method = plugin(Problem(SPEC, "metabn", WAY), plugin.Settings(**settings))
-    batch = TaskBatch(labeled(SHOTS), labeled(QUERIES))
+    method = make_method(name, way=WAY, spec=SPEC, **settings)
+    batch = make_batch(TASKS, WAY, SHOTS, QUERIES, shape=SPEC.image_shape, dtype=torch.float32)
     return count_flop(lambda: method.loss(batch).backward())
 
 
@@ -111,8 +105,7 @@ def test_the_rate_of_a_product_is_the_time_it_takes(monkeypatch):
 
 
 def trial(name: str, bench: str = "omni5w1s", **changes: object) -> Trial:
-    overrides = {"*": {**TINY, **changes}}
-    return plan_trials(RunConfig(methods=(name,), benches=(bench,), source="procedural", overrides=overrides))[0]
+    return plan_trials(make_config(settings={**TINY, **changes}, methods=(name,), benches=(bench,)))[0]
 
 
 @pytest.fixture(scope="module")
@@ -182,9 +175,8 @@ def test_the_product_is_of_the_run_s_precision(tmp_path, monkeypatch):
 
 
 def run(folder: Path, *arguments: str):
-    call = ["run", "--bench", "omni5w1s", "--source", "procedural", "--results", str(folder), *arguments]
-    call += [part for name, value in TINY.items() for part in ("--set", f"{name}={value}")]
-    return CliRunner().invoke(app, call, env={"COLUMNS": "200", "MLPIP_BENCH_DATA": ""}, catch_exceptions=False)
+    command = ["run", "--bench", "omni5w1s", "--source", "procedural", "--results", folder]
+    return invoke(*command, *budget(**TINY), *arguments)
 
 
 def test_a_run_prints_profiles_and_gives_the_scores_that_it_gives_without(tmp_path):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from builders import CPU, in_float64
 from mlpip_bench import registry
 from mlpip_bench.benches.families.views import Views
 from mlpip_bench.benches.family import PRESETS, DataRequest
@@ -23,7 +24,6 @@ from mlpip_bench.datasets.views import VIEWS, view_dataset
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.inference.method import Problem, TrainingPlan
 from mlpip_bench.nn.backbone import BackboneSpec
-from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.training.loop import train
 from mlpip_bench.utils.choices import NORM_MODES
 from mlpip_bench.utils.seeding import seed_from
@@ -69,11 +69,7 @@ class InFloat64:
         return getattr(self.stream, name)
 
     def batch(self, first, tasks):
-        batch = self.stream.batch(first, tasks)
-        parts = (batch.support, batch.query)
-        return TaskBatch(
-            *(Labeled(*(t.double() if t.is_floating_point() else t for t in (p.x, p.y)), p.way) for p in parts)
-        )
+        return in_float64(self.stream.batch(first, tasks))
 
 
 def tiny_run(method: str, name: str, norm: str, folder: Path) -> dict[str, list[float]]:
@@ -86,8 +82,7 @@ def tiny_run(method: str, name: str, norm: str, folder: Path) -> dict[str, list[
     settings = plugin.Settings()
     steps = [f.name for f in dataclasses.fields(settings) if f.name.endswith("steps")]
     settings = dataclasses.replace(settings, **{step: min(getattr(settings, step), 4) for step in steps})
-    cpu = torch.device("cpu")
-    found = family.streams(bench, data, plan, queries=family.queries_at_test(4), seed=0, device=cpu)
+    found = family.streams(bench, data, plan, queries=family.queries_at_test(4), seed=0, device=CPU)
     streams = {split: InFloat64(stream) for split, stream in found.items()}
     backbone = registry.backbone(family.backbone)
     chosen = backbone.Settings(**family.settings_of_backbone(bench))

@@ -8,10 +8,9 @@ from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from builders import budget, invoke, make_config
 from mlpip_bench import registry
-from mlpip_bench.cli.app import app
 from mlpip_bench.execution import estimates, options, planning, scheduler, status, worker
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.fingerprint import engine_code, plugin_code
@@ -20,24 +19,16 @@ from mlpip_bench.training import checkpoints
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.progress import Quiet
 
-TINY = (
-    "--source", "procedural", "--iterations", "4", "--test-tasks", "3", "--set", "validation_tasks=2",
-    "--set", "validate_every=2", "--set", "tasks_per_batch=1",
-)  # fmt: skip
-
-
-def call(*words: object):
-    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "200"})
+TINY = {"validate_every": 2, "test_tasks": 3}
 
 
 def run(folder: Path, *words: object, methods: str = "protonets"):
-    return call("run", "--methods", methods, "--bench", "omni5w1s", *TINY, "--results", folder, *words)
+    what = ["--methods", methods, "--bench", "omni5w1s", "--source", "procedural", "--results", folder]
+    return invoke("run", *what, *budget(**TINY), *words)
 
 
 def config(folder: Path, **fields) -> RunConfig:
-    few = {"iterations": 4, "test_tasks": 3, "validation_tasks": 2, "validate_every": 2, "tasks_per_batch": 1}
-    asked = {"methods": ("protonets",), "benches": ("omni5w1s",), "source": "procedural", "results": folder}
-    return RunConfig(**(asked | {"overrides": {"*": few}} | fields))
+    return make_config(folder, TINY, **fields)
 
 
 # --------------------------------------------------------------------------------------------------------- sweeps
@@ -118,7 +109,7 @@ def test_a_swept_setting_names_its_trial_and_its_rows(tmp_path):
     assert done.exit_code == 0, done.output
     assert "2 trials run" in done.output
     assert {r.config["settings"]["scale"] for r in store.load_all(tmp_path)} == {1.0, 2.0}
-    table = call("table", "--results", tmp_path).output
+    table = invoke("table", "--results", tmp_path).output
     assert "scale 1.0" in table
     assert "scale 2.0" in table
 

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from mlpip_bench.cli.app import app
+from builders import budget, invoke
 from mlpip_bench.records import store
 
 
@@ -22,22 +21,15 @@ def tell(record_property) -> Callable[[str, int | str], None]:
 def call() -> Callable[..., Any]:
     """The command line, in this process."""
 
-    def invoke(*arguments: object) -> Any:
-        # A wide terminal, so that no message is wrapped in the middle of what a test looks for.
-        env = {"COLUMNS": "200", "MLPIP_BENCH_DATA": ""}
-        return CliRunner().invoke(app, [str(a) for a in arguments], env=env, catch_exceptions=False)
-
     return invoke
 
 
 @pytest.fixture(scope="session")
 def run(call) -> Callable[..., Any]:
     """A run of two trials on tasks that need no data: about half a second, with a checkpoint every tenth iteration."""
-    settings = {"validation_tasks": 2, "tasks_per_batch": 1, "validate_every": 10, "learning_rate": 0.01}
+    small = budget(iterations=40, validate_every=10, learning_rate=0.01)
 
     def two_trials(folder: Path, *arguments: object) -> Any:
-        small = ["--iterations", 40, "--test-tasks", 4]
-        small += [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
         trials = ["--methods", "versa,amortized_vi", "--bench", "toy5", "--protocols", "nll,posterior"]
         return call("run", *trials, *small, "--results", folder, *arguments)
 

@@ -8,28 +8,18 @@ from mlpip_bench.methods.amortized_vi import AmortizedVI
 from mlpip_bench.methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
 from torch.distributions import MultivariateNormal, Normal
 
-from builders import backbone
+from builders import backbone, in_float64, linear_problem, linear_stream
 from mlpip_bench.inference.distributions import gaussian_linear_predictive, linear_outputs
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.inference.objectives import elbo
 from mlpip_bench.inference.variational import GaussianPrior, VariationalSettings, observed_data
-from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
-from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 NOISE = 0.5
 
 
-def problem(dimension: int) -> Problem:
-    return Problem(backbone("identity", (dimension, 1, 1)), "metabn", 1, "regression", NOISE)
-
-
 def tasks(dimension: int, count: int, shots: int = 5, first: int = 0) -> TaskBatch:
-    stream = LinearGaussianStream(
-        LinearGaussian(dimension, NOISE), TaskShape(1, shots, 7), torch.device("cpu"), "variational"
-    )
-    batch = stream.batch(first, count)
-    parts = (batch.support, batch.query)
-    return TaskBatch(*(Labeled(p.x.double(), p.y.double(), 1) for p in parts))
+    return in_float64(linear_stream(dimension, shots, 7, "variational").batch(first, count))
 
 
 def with_one(x: torch.Tensor) -> torch.Tensor:
@@ -126,7 +116,7 @@ def test_the_elbo_is_a_mean_of_logs_and_a_sum_over_d():
 
 def fitted(dimension: int, data: Labeled, **settings: object) -> Normal:
     defaults = {"test_steps": 1500, "local_rate": 0.05, "eval_samples": 256}
-    method = NonAmortizedVI(problem(dimension), NonAmortizedVISettings(**defaults | settings)).double().eval()
+    method = NonAmortizedVI(linear_problem(dimension), NonAmortizedVISettings(**defaults | settings)).double().eval()
     return method.amortize(data).psi
 
 
@@ -152,7 +142,7 @@ def test_non_amortised_vi_finds_the_mean_field_optimum():
 
 def trained(steps: int = 1000) -> AmortizedVI:
     torch.manual_seed(0)
-    method = AmortizedVI(problem(0), VariationalSettings(samples=32)).double()
+    method = AmortizedVI(linear_problem(0), VariationalSettings(samples=32)).double()
     optimizer = torch.optim.Adam(method.parameters(), lr=0.05)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 0.5 ** (4 * i / steps))
     for i in range(steps):
@@ -200,18 +190,18 @@ def test_d_of_the_bound(observed, points):
     assert data.y.shape == (2, points)
     assert torch.equal(data.y[:, :5], batch.support.y)
     torch.manual_seed(1)
-    method = AmortizedVI(problem(3), VariationalSettings(observed=observed, samples=4)).double()
+    method = AmortizedVI(linear_problem(3), VariationalSettings(observed=observed, samples=4)).double()
     loss = method.loss(batch)
     changed = TaskBatch(batch.support, Labeled(batch.query.x, batch.query.y + 1, 1))
     torch.manual_seed(1)
-    method = AmortizedVI(problem(3), VariationalSettings(observed=observed, samples=4)).double()
+    method = AmortizedVI(linear_problem(3), VariationalSettings(observed=observed, samples=4)).double()
     assert (method.loss(changed) == loss) == (observed == "support")
 
 
 def test_the_loss_is_the_negative_bound_per_point_of_d():
     batch = tasks(3, 4)
     torch.manual_seed(0)
-    method = AmortizedVI(problem(3), VariationalSettings(samples=20_000)).double()
+    method = AmortizedVI(linear_problem(3), VariationalSettings(samples=20_000)).double()
     psi = method.amortize(batch.support).psi
     expected = -exact_bound(psi, batch.support).mean() / 5
     torch.testing.assert_close(method.loss(batch), expected, rtol=2e-2, atol=0)

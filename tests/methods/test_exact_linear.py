@@ -10,30 +10,24 @@ from mlpip_bench.methods.exact_linear import ExactLinear
 from mlpip_bench.methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
 from mlpip_bench.methods.versa import Versa
 from torch.distributions import MultivariateNormal, Normal
-from typer.testing import CliRunner
 
-from builders import backbone
-from mlpip_bench.cli.app import app
-from mlpip_bench.inference.method import Method, Posterior, Problem
+from builders import in_float64, invoke, linear_problem, linear_stream
+from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.records import store
-from mlpip_bench.tasks.batch import Labeled, TaskShape
+from mlpip_bench.tasks.batch import Labeled
 from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
 from mlpip_bench.utils.settings import NoSettings
 
 NOISE = 0.5
-
-
-def problem(dimension: int) -> Problem:
-    return Problem(backbone("identity", (dimension, 1, 1)), "metabn", 1, "regression", NOISE)
+FITTED = NonAmortizedVISettings(test_steps=1500, local_rate=0.05, eval_samples=256)
 
 
 def exact(dimension: int) -> ExactLinear:
-    return ExactLinear(problem(dimension), NoSettings())
+    return ExactLinear(linear_problem(dimension), NoSettings())
 
 
 def stream(dimension: int, shots: int = 5, queries: int = 7, *, seed: int = 0) -> LinearGaussianStream:
-    shape = TaskShape(1, shots, queries)
-    return LinearGaussianStream(LinearGaussian(dimension, NOISE), shape, torch.device("cpu"), "oracle", seed)
+    return linear_stream(dimension, shots, queries, "oracle", seed)
 
 
 def gaussian_process(support: Labeled, query: Labeled) -> tuple[torch.Tensor, torch.Tensor]:
@@ -47,8 +41,8 @@ def gaussian_process(support: Labeled, query: Labeled) -> tuple[torch.Tensor, to
 
 @pytest.mark.parametrize("dimension", [0, 3])
 def test_exact_predictive_is_the_gaussian_process_of_the_linear_kernel(dimension):
-    batch = stream(dimension).batch(0, 20)
-    support, query = (Labeled(p.x.double(), p.y.double(), 1) for p in (batch.support, batch.query))
+    batch = in_float64(stream(dimension).batch(0, 20))
+    support, query = batch.support, batch.query
     method = exact(dimension)
     predictive = method.predictive(method.amortize(support), query.x)
     mean, variance = gaussian_process(support, query)
@@ -57,8 +51,8 @@ def test_exact_predictive_is_the_gaussian_process_of_the_linear_kernel(dimension
 
 
 def test_exact_posterior_is_bayes_rule_on_a_grid():
-    support = stream(0, shots=3).batch(0, 1).support
-    psi = exact(0).amortize(Labeled(support.x.double(), support.y.double(), 1)).psi
+    support = in_float64(stream(0, shots=3).batch(0, 1)).support
+    psi = exact(0).amortize(support).psi
     grid = torch.linspace(-8, 8, 20_001, dtype=torch.float64)
     log_joint = Normal(0.0, 1.0).log_prob(grid)
     for y in support.y[0].double():
@@ -114,20 +108,20 @@ def at_the_posterior(method: Method, support: Labeled) -> Posterior:
 
 @pytest.mark.parametrize("name", ["versa", "amortized_vi", "nonamortized_vi"])
 def test_monte_carlo_predictives_approach_the_exact_one_with_slope_minus_one_half(name):
-    batch = stream(0, queries=4).batch(0, 30)
-    support, query = (Labeled(p.x.double(), p.y.double(), 1) for p in (batch.support, batch.query))
+    batch = in_float64(stream(0, queries=4).batch(0, 30))
+    support, query = batch.support, batch.query
     oracle = exact(0)
     truth = oracle.predictive(oracle.amortize(support), query.x).log_prob(query.y)
     plugin = {"versa": Versa, "amortized_vi": AmortizedVI, "nonamortized_vi": NonAmortizedVI}[name]
     if plugin is NonAmortizedVI:
-        fit = NonAmortizedVI(problem(0), NonAmortizedVISettings(test_steps=1500, local_rate=0.05, eval_samples=256))
+        fit = NonAmortizedVI(linear_problem(0), FITTED)
         q = fit.double().eval().amortize(support)
     else:
-        q = at_the_posterior(plugin(problem(0), plugin.Settings()).double(), support)
+        q = at_the_posterior(plugin(linear_problem(0), plugin.Settings()).double(), support)
     torch.manual_seed(0)
     numbers, errors = (16, 64, 256, 1024, 4096), []
     for samples in numbers:
-        method = plugin(problem(0), plugin.Settings(samples=samples)).double().train()  # fresh noise
+        method = plugin(linear_problem(0), plugin.Settings(samples=samples)).double().train()  # fresh noise
         with torch.no_grad():
             draws = torch.stack([method.predictive(q, query.x).log_prob(query.y) for _ in range(20)])
         errors.append(float((draws - truth).square().mean().sqrt()))
@@ -142,7 +136,7 @@ def test_monte_carlo_predictive_of_a_regression_with_inputs_approaches_the_exact
     x = signs.repeat(2, 1)[None, :, :, None, None].expand(10, -1, -1, -1, -1)
     support = Labeled(x, torch.randn(10, 8, dtype=torch.float64) * 2, 1)
     query = torch.randn(10, 4, 3, 1, 1, dtype=torch.float64)
-    method = NonAmortizedVI(problem(3), NonAmortizedVISettings(test_steps=1500, local_rate=0.05, eval_samples=256))
+    method = NonAmortizedVI(linear_problem(3), FITTED)
     q = method.double().eval().amortize(support)
     oracle = exact(3)
     posterior = oracle.amortize(support).psi
@@ -156,14 +150,13 @@ def test_monte_carlo_predictive_of_a_regression_with_inputs_approaches_the_exact
 
 
 def test_the_family_from_the_command_line(tmp_path):
-    command = ["run", "--bench", "linear5s", "--methods", "exact_linear,versa", "--results", str(tmp_path)]
-    done = CliRunner().invoke(app, [*command, "--iterations", "300", "--set", "halve_every=75", "--test-tasks", "100"])
+    command = ["run", "--bench", "linear5s", "--methods", "exact_linear,versa", "--results", tmp_path]
+    done = invoke(*command, "--iterations", 300, "--set", "halve_every=75", "--test-tasks", 100)
     assert done.exit_code == 0, done.output
     scores = {r.method: r.scores[0] for r in store.load_all(tmp_path) if r.protocol == "nll"}
-    shape, device = TaskShape(1, 5, 15), torch.device("cpu")
-    batch = LinearGaussianStream(LinearGaussian(3, NOISE), shape, device, "linear5s", "test").batch(0, 100)
-    support, query = (Labeled(p.x.double(), p.y.double(), 1) for p in (batch.support, batch.query))
-    mean, variance = gaussian_process(support, query)
+    batch = in_float64(linear_stream(3, 5, 15, "linear5s", "test").batch(0, 100))
+    query = batch.query
+    mean, variance = gaussian_process(batch.support, query)
     by_hand = -Normal(mean, variance.sqrt()).log_prob(query.y).mean(1)
     np.testing.assert_allclose(scores["exact_linear"].per_task, by_hand.numpy(), rtol=1e-3, atol=1e-3)
     assert np.mean(scores["versa"].per_task) > np.mean(scores["exact_linear"].per_task)
@@ -190,7 +183,7 @@ def test_the_family_from_the_command_line(tmp_path):
     ],
 )
 def test_a_bench_and_a_method_or_protocol_that_do_not_fit(arguments, says, tmp_path):
-    done = CliRunner().invoke(app, ["run", *arguments, "--results", str(tmp_path)])
+    done = invoke("run", *arguments, "--results", tmp_path)
     assert done.exit_code == 2
     for text in says:
         assert text in " ".join(done.output.split())

@@ -8,7 +8,7 @@ from mlpip_bench.methods.protonets import ProtoNets, ProtoNetsSettings
 from mlpip_bench.methods.versa import Versa, VersaSettings
 from torch.nn import functional as F
 
-from builders import backbone
+from builders import backbone, make_batch, make_method
 from mlpip_bench import registry
 from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.inference.method import Problem
@@ -22,19 +22,11 @@ NAMES = [n for n in registry.method_names() if "classification" in registry.meth
 
 def batch(tasks: int = 3, way: int = 3, shots: int = 2, queries: int = 4, seed: int = 0) -> TaskBatch:
     torch.manual_seed(seed)
-
-    def labeled(per_class: int) -> Labeled:
-        y = torch.arange(way).repeat_interleave(per_class).expand(tasks, -1)
-        x = torch.rand(tasks, way * per_class, 1, 8, 8, dtype=torch.float64) + y[..., None, None, None] * 0.2
-        return Labeled(x, y, way)
-
-    return TaskBatch(labeled(shots), labeled(queries))
+    return make_batch(tasks, way, shots, queries)
 
 
 def make(name: str, norm: str = "metabn", way: int = 3, **settings: object):
-    torch.manual_seed(0)
-    plugin = registry.method(name)
-    method = plugin(Problem(SPEC, norm, way), plugin.Settings(**settings)).double()
+    method = make_method(name, norm, way, spec=SPEC, **settings).double()
     if norm == "running":  # statistics of some training, so that they differ from their initial values
         method.loss(batch(seed=5))
     return method

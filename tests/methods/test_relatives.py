@@ -9,13 +9,10 @@ from mlpip_bench.methods.matching_nets import MatchingNetsSettings
 from mlpip_bench.methods.meta_sgd import MetaSGDSettings
 from torch.nn import functional as F
 
-from builders import backbone
+from builders import make_method
 from mlpip_bench import registry
-from mlpip_bench.inference.method import Problem
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.testing.cases import Case
-
-SPEC = backbone("conv4", (1, 8, 8), blocks=2, channels=4)
 
 
 def batch(way: int = 3) -> TaskBatch:
@@ -23,9 +20,7 @@ def batch(way: int = 3) -> TaskBatch:
 
 
 def make(name: str, norm: str = "metabn", way: int = 3, **settings: object):
-    torch.manual_seed(0)
-    plugin = registry.method(name)
-    method = plugin(Problem(SPEC, norm, way), plugin.Settings(**settings)).double()
+    method = make_method(name, norm, way, **settings).double()
     with torch.no_grad():
         for parameter in method.parameters():  # a point where nothing is zero by initialization
             parameter += 0.05 * torch.randn_like(parameter)

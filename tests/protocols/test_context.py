@@ -2,11 +2,9 @@ import numpy as np
 import pytest
 import torch
 from mlpip_bench.protocols.context import ContextIndependence, within_class_share
-from typer.testing import CliRunner
 
-from builders import backbone
+from builders import backbone, budget, invoke
 from mlpip_bench import registry
-from mlpip_bench.cli.app import app
 from mlpip_bench.records import store
 
 
@@ -78,10 +76,9 @@ def test_a_last_linear_layer_sets_the_feature_dimension():
 
 
 def test_context_independence_from_the_command_line_on_mnist(data_root, tmp_path):
-    command = ["run", "--bench", "context2", "--methods", "protonets,maml", "--results", str(tmp_path)]
-    small = ["--iterations", "1", "--set", "tasks_per_batch=1", "--set", "validation_tasks=2", "--test-tasks", "4"]
-    protocols = ["--protocols", "accuracy,context", "--data-root", str(data_root)]
-    done = CliRunner().invoke(app, [*command, *small, *protocols])
+    command = ["run", "--bench", "context2", "--methods", "protonets,maml", "--results", tmp_path]
+    protocols = ["--protocols", "accuracy,context", "--data-root", data_root]
+    done = invoke(*command, *budget(iterations=1), *protocols)
     assert done.exit_code == 0, done.output
     assert "does not apply to context2 maml" in " ".join(done.output.split())
     records = {(r.method, r.protocol): r for r in store.load_all(tmp_path)}
@@ -100,12 +97,11 @@ def test_context_independence_from_the_command_line_on_mnist(data_root, tmp_path
 
 
 def test_without_mnist_scikit_learns_digits_stand_in_and_say_so(tmp_path):
-    command = ["run", "--bench", "context2", "--methods", "protonets", "--results", str(tmp_path), "--iterations", "1"]
-    small = ["--set", "tasks_per_batch=1", "--set", "validation_tasks=2", "--test-tasks", "2", "--source", "procedural"]
-    done = CliRunner().invoke(app, [*command, *small, "--protocols", "context"])
+    command = ["run", "--bench", "context2", "--methods", "protonets", "--results", tmp_path, "--source", "procedural"]
+    done = invoke(*command, *budget(iterations=1, test_tasks=2), "--protocols", "context")
     assert done.exit_code == 0, done.output
     assert "stand-in data" in done.output
     (record,) = store.load_all(tmp_path)
     assert (record.data["name"], record.data["source"]) == ("digits", "bundled")
-    table = CliRunner().invoke(app, ["table", "--results", str(tmp_path)]).output
+    table = invoke("table", "--results", tmp_path).output
     assert "protonets (stand-in)" in " ".join(table.split())

@@ -7,27 +7,18 @@ from mlpip_bench.methods.versa import Versa, VersaSettings
 from mlpip_bench.protocols.posterior import PosteriorRecovery
 from scipy import stats
 from torch.distributions import MultivariateNormal, Normal
-from typer.testing import CliRunner
 
-from builders import backbone
-from mlpip_bench.cli.app import app
+from builders import in_float64, invoke, linear_problem, linear_stream
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.inference.conjugate import conjugate_posterior, with_bias
-from mlpip_bench.inference.method import Method, Posterior, Problem
+from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.records import store
-from mlpip_bench.tasks.batch import TaskShape
-from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
+from mlpip_bench.tasks.linear_gaussian import LinearGaussianStream
 from mlpip_bench.utils.settings import NoSettings
-
-CPU = torch.device("cpu")
-
-
-def problem(dimension: int = 0, noise: float = 1.0) -> Problem:
-    return Problem(backbone("identity", (dimension, 1, 1)), "metabn", 1, "regression", noise)
 
 
 def toy(shot: int, dimension: int = 0, noise: float = 1.0) -> LinearGaussianStream:
-    return LinearGaussianStream(LinearGaussian(dimension, noise), TaskShape(1, shot, 15), CPU, "some", "test")
+    return linear_stream(dimension, shot, 15, "some", "test", noise_std=noise)
 
 
 @pytest.mark.parametrize(("shot", "noise"), [(5, 1.0), (10, 0.5)])
@@ -57,7 +48,7 @@ class Given(Method[Normal]):
     reference, psi, handles = "none 2026", "given", ("regression",)
 
     def __init__(self, mean: float, std: float, dimension: int = 0) -> None:
-        super().__init__(problem(dimension), NoSettings())
+        super().__init__(linear_problem(dimension, 1.0), NoSettings())
         self.at = mean, std
 
     def amortize(self, support):
@@ -108,7 +99,7 @@ def test_the_kl_of_several_coordinates_is_that_of_draws():
 
 def test_the_exact_method_is_at_the_truth():
     for dimension in (0, 3):
-        found = measured(ExactLinear(problem(dimension), NoSettings()), toy(5, dimension))
+        found = measured(ExactLinear(linear_problem(dimension, 1.0), NoSettings()), toy(5, dimension))
         assert max(map(abs, found["kl"].per_task)) < 1e-5
         assert found["variance_ratio"].per_task == pytest.approx([1.0] * 30, rel=1e-5)
         assert found["coverage"].per_task == pytest.approx([0.95] * 30, abs=1e-5)
@@ -118,9 +109,9 @@ def test_the_exact_method_is_at_the_truth():
 def test_the_closed_form_objective_recovers_the_papers_optimum(shot):
     """Reference: w_mu = v / sigma_y^2, b_mu = 0, w_sigma = 0, b_sigma = log v, from many tasks in one batch."""
     torch.manual_seed(0)
-    method = Versa(problem(), VersaSettings(samples=0, eval_samples=0)).double()
-    batch = toy(shot).batch(0, 100_000)
-    support, query = (type(part)(part.x.double(), part.y.double(), 1) for part in (batch.support, batch.query))
+    method = Versa(linear_problem(0, 1.0), VersaSettings(samples=0, eval_samples=0)).double()
+    batch = in_float64(toy(shot).batch(0, 100_000))
+    support, query = batch.support, batch.query
     whole = type(batch)(support, query)
     lbfgs = torch.optim.LBFGS(method.parameters(), max_iter=200, line_search_fn="strong_wolfe", tolerance_grad=1e-9)
 
@@ -141,20 +132,18 @@ def test_the_closed_form_objective_recovers_the_papers_optimum(shot):
 
 def test_the_closed_form_is_the_limit_of_many_samples():
     torch.manual_seed(0)
-    method = Versa(problem(), VersaSettings(samples=0, eval_samples=0)).double().eval()
+    method = Versa(linear_problem(0, 1.0), VersaSettings(samples=0, eval_samples=0)).double().eval()
     for parameter, value in zip(method.parameters(), (1 / 6, 0, 0, math.log(1 / 6)), strict=True):
         torch.nn.init.constant_(parameter, value)
-    batch = toy(5).batch(0, 50)
-    support = type(batch.support)(batch.support.x.double(), batch.support.y.double(), 1)
-    q, y = method.amortize(support), batch.query.y.double()
-    exact = method.predictive(q, batch.query.x.double()).log_prob(y)
+    batch = in_float64(toy(5).batch(0, 50))
+    q, y = method.amortize(batch.support), batch.query.y
+    exact = method.predictive(q, batch.query.x).log_prob(y)
     method.settings = VersaSettings(eval_samples=4096)
-    torch.testing.assert_close(method.predictive(q, batch.query.x.double()).log_prob(y), exact, atol=5e-3, rtol=0)
+    torch.testing.assert_close(method.predictive(q, batch.query.x).log_prob(y), exact, atol=5e-3, rtol=0)
 
 
 def test_the_toy_experiment_from_the_command_line(tmp_path):
-    command = ["run", "--bench", "toy5", "--results", str(tmp_path), "--test-tasks", "50", "--iterations", "20"]
-    done = CliRunner().invoke(app, command)
+    done = invoke("run", "--bench", "toy5", "--results", tmp_path, "--test-tasks", 50, "--iterations", 20)
     assert done.exit_code == 0, done.output
     records = store.load_all(tmp_path)
     assert {r.method for r in records} == {"amortized_vi", "exact_linear", "nonamortized_vi", "versa"}

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
+from builders import invoke
 from mlpip_bench import registry
-from mlpip_bench.cli.app import app
 from mlpip_bench.evaluation.metrics import NLL
 from mlpip_bench.evaluation.protocol import EvalProtocol
 from mlpip_bench.execution import planning
@@ -65,7 +65,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(folder: Path, protocols: str, *arguments: str) -> Result:
     command = ["run", "--bench", "linear5s", "--methods", "exact_linear", "--test-tasks", "4", "--protocols", protocols]
-    return CliRunner().invoke(app, [*command, "--results", str(folder), *arguments])
+    return invoke(*command, "--results", folder, *arguments)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,8 @@ from mlpip_bench.protocols.reconstruction import Reconstruction
 from PIL import Image
 from scipy import ndimage
 from torch.distributions import Normal, kl_divergence
-from typer.testing import CliRunner
 
-from builders import backbone
-from mlpip_bench.cli.app import app
+from builders import CPU, backbone, invoke
 from mlpip_bench.datasets.views import SIDE, VIEWS, view_dataset
 from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.evaluation.metrics import MSE, SSIM, SSIM_RANGE_2
@@ -30,7 +28,6 @@ from mlpip_bench.tasks.images import ImagePool
 from mlpip_bench.tasks.views import ViewStream
 from mlpip_bench.utils.settings import NoSettings
 
-CPU = torch.device("cpu")
 SMALL = Problem(backbone("view_encoder", (1, 8, 8), blocks=2, channels=4), "metabn", 1, "reconstruction", 1.0, 2)
 FULL = Problem(backbone("view_encoder", (1, 32, 32)), "metabn", 1, "reconstruction", 1.0, 2)
 
@@ -267,18 +264,8 @@ def test_predictions_are_kept_as_images_and_are_inductive():
 
 
 def test_view_reconstruction_from_the_command_line_on_coil_100(data_root, tmp_path):
-    command = [
-        "run",
-        "--bench",
-        "views5s",
-        "--results",
-        str(tmp_path),
-        "--data-root",
-        str(data_root),
-        "--iterations",
-        "2",
-    ]
-    done = CliRunner().invoke(app, [*command, "--views", "coil100"])
+    command = ["run", "--bench", "views5s", "--views", "coil100", "--results", tmp_path, "--data-root", data_root]
+    done = invoke(*command, "--iterations", 2)
     assert done.exit_code == 0, done.output
     records = {r.method: r for r in store.load_all(tmp_path)}
     assert set(records) == {"cvae", "mean_view", "nearest_view", "versa"}

@@ -11,12 +11,9 @@ import torch
 from mlpip_bench.protocols import timing
 from mlpip_bench.protocols.timing import Timing
 from torch.distributions import Categorical
-from typer.testing import CliRunner
 
-from builders import REPOSITORY, backbone
+from builders import CPU, REPOSITORY, backbone, budget, invoke, make_pool, make_record, make_scores
 from mlpip_bench import registry
-from mlpip_bench.cli.app import app
-from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.evaluation.protocol import Contender
 from mlpip_bench.execution import measuring, planning
 from mlpip_bench.execution.config import RunConfig
@@ -26,14 +23,13 @@ from mlpip_bench.records import store
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.reporting.tables.timing import benchmark_table, timing_tables
 from mlpip_bench.tasks.batch import TaskShape
-from mlpip_bench.tasks.images import ImagePool, TaskStream
+from mlpip_bench.tasks.images import TaskStream
 from mlpip_bench.utils.device import environment
 from mlpip_bench.utils.errors import TrialError, UserError
 from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.progress import Quiet
 from mlpip_bench.utils.timers import Stopwatch, peak_bytes
 
-CPU = torch.device("cpu")
 ADAPT, PREDICT = 4e-3, 2e-3
 
 
@@ -74,8 +70,7 @@ class Broken(Sleepy):
 
 
 def contender(method: Method, title: str, tasks: int = 40) -> Contender:
-    images = np.zeros((100, 1, 2, 2), dtype=np.uint8)
-    pool = ImagePool(ClassImages(images, np.full(5, 20), tuple("abcde")), CPU)
+    pool = make_pool(np.zeros((5, 20, 1, 2, 2), dtype=np.uint8))
     stream = TaskStream(pool, TaskShape(2, 1, 3), "d2w1s", "test", split="test")
     plan = TrainingPlan(1, 2, 3, 1e-3, test_tasks=tasks)
     return Contender(title, method, plan, {"train": stream, "test": stream})
@@ -227,17 +222,12 @@ def test_an_unknown_word_is_refused(numerics):
 
 # -------------------------------------------------------------------------------------------------------- runs
 
-TINY = ["--iterations", "2", "--test-tasks", "5", "--set", "validation_tasks=2", "--set", "tasks_per_batch=1"]
-
-
-def call(*arguments: object):
-    env = {"COLUMNS": "200", "MLPIP_BENCH_DATA": ""}
-    return CliRunner().invoke(app, [str(a) for a in arguments], env=env, catch_exceptions=False)
+TINY = budget(iterations=2, test_tasks=5)
 
 
 def run(folder, methods, *arguments):
     asked = ["--methods", methods, "--bench", "linear5s", "--protocols", "timing", "--results", folder]
-    return call("run", *asked, *TINY, *arguments)
+    return invoke("run", *asked, *TINY, *arguments)
 
 
 @pytest.fixture
@@ -322,22 +312,22 @@ def test_a_trial_that_fails_in_training_leaves_the_others_to_be_timed(tmp_path, 
 
 @pytest.mark.usefixtures("quick")
 def test_half_precision_and_other_protocols_in_one_run(tmp_path):
-    result = call(
+    result = invoke(
         "run", "--methods", "protonets", "--bench", "omni5w1s", "--source", "procedural", "--precision", "bf16",
         "--protocols", "timing,accuracy", "--results", tmp_path, *TINY,
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert {r.protocol for r in store.load_all(tmp_path)} == {"timing", "accuracy"}
     assert "precision bf16" in result.output
-    assert "(stand-in)" in call("table", "--timing", "--results", tmp_path).output
+    assert "(stand-in)" in invoke("table", "--timing", "--results", tmp_path).output
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
 def test_compiled_test_tasks_give_the_scores_of_eager_ones(tmp_path):
     arguments = ["run", "--methods", "versa", "--bench", "linear5s", "--protocols", "nll", "--results", tmp_path, *TINY]
-    assert call(*arguments).exit_code == 0
-    assert call(*arguments, "--compile", "default").exit_code == 0
+    assert invoke(*arguments).exit_code == 0
+    assert invoke(*arguments, "--compile", "default").exit_code == 0
     eager, compiled = sorted(store.load_all(tmp_path), key=lambda r: "compile" in r.config)
     assert compiled.config["compile"] == "default"
     assert compiled.scores[0].per_task == pytest.approx(eager.scores[0].per_task, rel=1e-4)
@@ -347,20 +337,15 @@ def test_compiled_test_tasks_give_the_scores_of_eager_ones(tmp_path):
 
 
 def record(method: str, rates: tuple[float, ...], session: int = 1, **changes: object) -> Record:
-    common = {"way": 5, "shot": 1, "queries": 15, "model": "best", "over": "repeats"}
-    detail = {"tasks_at_once": (1.0,), "tasks": (20.0,)}
-    scores = (
-        Scores("tasks_per_second", "tasks per second", "higher", per_task=rates, condition={"regime": "latency"},
-               detail=detail, **common),
-        Scores("peak_memory_bytes", "bytes", "lower", per_task=(5e6,), condition={"regime": "latency"}, detail=detail,
-               **common),
-    )  # fmt: skip
+    measured = {
+        "condition": {"regime": "latency"}, "detail": {"tasks_at_once": (1.0,), "tasks": (20.0,)}, "over": "repeats",
+    }  # fmt: skip
     machine = {"session": session, "processor": "Abacus 3", "threads": 2, "gpu": None, "torch": "2"}
-    return Record(
-        key=f"{method}{session}", bench="omni5w1s", method=method, protocol="timing", seed=0, device="cpu",
-        inductive=True, config={"norm": "metabn", "preset": "quick", "iterations": 2, "settings": {"test_steps": 3}},
-        data={"name": "omniglot", "source": "real", "fingerprint": "ab"}, scores=scores, parameters=1, training={},
-        seconds=1.0, environment={**machine, **changes},
+    return make_record(
+        make_scores(rates, "tasks_per_second", unit="tasks per second", better="higher", **measured),
+        make_scores((5e6,), "peak_memory_bytes", unit="bytes", better="lower", **measured),
+        method=method, protocol="timing", key=f"{method}{session}", iterations=2, settings={"test_steps": 3},
+        environment={**machine, **changes},
     )  # fmt: skip
 
 
@@ -394,9 +379,9 @@ def test_each_row_names_the_very_device():
 
 def test_timings_are_in_no_table_of_scores(tmp_path):
     store.save(record("hare", (2.0, 2.0)), tmp_path)
-    printed = call("table", "--results", tmp_path, "--format", "csv").output
+    printed = invoke("table", "--results", tmp_path, "--format", "csv").output
     assert "tasks_per_second" not in printed
-    csv = call("table", "--timing", "--format", "csv", "--results", tmp_path).output
+    csv = invoke("table", "--timing", "--format", "csv", "--results", tmp_path).output
     assert "tasks_per_second,1,20,2,2.0,2.0,2.0,tasks per second" in csv
 
 
@@ -411,7 +396,7 @@ def test_a_damaged_record_of_timings_is_one_message(tmp_path, old, new):
     text = json.dumps(content)
     assert old in text
     path.write_text(text.replace(old, new))
-    result = call("table", "--timing", "--results", tmp_path)
+    result = invoke("table", "--timing", "--results", tmp_path)
     assert result.exit_code == 2
     assert "a record of timings must be whole; omni5w1s/hare/timing" in result.output
 
@@ -429,16 +414,16 @@ def test_a_damaged_record_of_timings_is_one_message(tmp_path, old, new):
 )
 def test_bad_input_is_one_message(tmp_path, arguments, said):
     store.save(record("hare", (2.0, 2.0)), tmp_path)
-    result = call("table", "--results", tmp_path, *arguments)
+    result = invoke("table", "--results", tmp_path, *arguments)
     assert result.exit_code == 2
     assert said in result.output
     assert "Traceback" not in result.output
 
 
 def test_without_timings_there_is_a_command_that_makes_some(tmp_path):
-    accuracy = Scores("accuracy", "fraction", "higher", 5, 1, 15, "best", (0.5, 0.6))
+    accuracy = make_scores((0.5, 0.6))
     store.save(dataclasses.replace(record("hare", (1.0,)), scores=(accuracy,)), tmp_path)
-    result = call("table", "--timing", "--results", tmp_path)
+    result = invoke("table", "--timing", "--results", tmp_path)
     assert result.exit_code == 2
     assert "--protocols timing" in result.output
 
@@ -459,15 +444,15 @@ def test_what_pytest_benchmark_wrote_is_a_table(tmp_path):
     rows = {row.label: row for row in table.rows}
     assert rows["test_b"].trials["ms"].text == "2 [1, 4]"
     assert rows["old / new"].trials["ratio"].mean == 2.5
-    printed = call("table", "--timing", "--benchmark-json", path, "--format", "markdown").output
+    printed = invoke("table", "--timing", "--benchmark-json", path, "--format", "markdown").output
     assert "| old / new | 2 [1, 4] | 2.5 | at least 2 |" in printed
     content["benchmarks"][0]["extra_info"] |= {"bar": 1.05, "bar_is": "at most"}
     path.write_text(json.dumps(content))
-    assert "at most 1.05, missed" in call("table", "--timing", "--benchmark-json", path).output
+    assert "at most 1.05, missed" in invoke("table", "--timing", "--benchmark-json", path).output
     content["benchmarks"][0]["extra_info"]["ratio"] = float("nan")
     path.write_text(json.dumps(content))
-    assert call("table", "--timing", "--benchmark-json", path).exit_code == 2
-    assert call("table", "--timing", "--benchmark-json", path, "--bench", "toy5").exit_code == 2
+    assert invoke("table", "--timing", "--benchmark-json", path).exit_code == 2
+    assert invoke("table", "--timing", "--benchmark-json", path, "--bench", "toy5").exit_code == 2
 
 
 def test_the_environment_says_what_a_timing_depends_on():

@@ -4,19 +4,16 @@ import torch
 from mlpip_bench.methods.protonets import ProtoNets
 from mlpip_bench.protocols.versatility import SHOTS, WAYS, Versatility
 from torch.distributions import Categorical
-from typer.testing import CliRunner
 
-from builders import backbone
+from builders import backbone, budget, invoke, make_pool
 from mlpip_bench import registry
-from mlpip_bench.cli.app import app
-from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.evaluation.predict import chunk_size
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import TaskShape
-from mlpip_bench.tasks.images import ImagePool, TaskStream
+from mlpip_bench.tasks.images import TaskStream
 from mlpip_bench.utils.settings import NoSettings
 
 
@@ -49,9 +46,8 @@ class Sees(Method[Delta]):
 
 def stream(classes=110, images=20, way=5, shot=2):
     """Every image of a class is the class's number."""
-    data = np.repeat(np.arange(classes, dtype=np.uint8), images)[:, None, None, None]
-    data = np.ascontiguousarray(np.broadcast_to(data, (classes * images, 1, 4, 4)))
-    pool = ImagePool(ClassImages(data, np.full(classes, images), tuple(map(str, range(classes)))), torch.device("cpu"))
+    numbers = np.arange(classes, dtype=np.uint8)[:, None, None, None, None]
+    pool = make_pool(np.broadcast_to(numbers, (classes, images, 1, 4, 4)))
     return TaskStream(pool, TaskShape(way, shot, 15), "d5w2s", "test", split="test")
 
 
@@ -103,8 +99,8 @@ def test_it_applies_where_way_and_shot_may_change():
 
 def test_versatility_from_the_command_line_on_real_omniglot(data_root, tmp_path):
     command = ["run", "--bench", "omni5w1s", "--methods", "protonets", "--protocols", "versatility"]
-    small = ["--iterations", "1", "--set", "tasks_per_batch=1", "--set", "validation_tasks=2", "--test-tasks", "1"]
-    done = CliRunner().invoke(app, [*command, *small, "--data-root", str(data_root), "--results", str(tmp_path)])
+    small = budget(iterations=1, test_tasks=1)
+    done = invoke(*command, *small, "--data-root", data_root, "--results", tmp_path)
     assert done.exit_code == 0, done.output
     (record,) = store.load_all(tmp_path)
     ways = {s.way for s in record.scores if s.metric == "accuracy" and set(s.condition) == {"way"}}

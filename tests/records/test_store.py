@@ -13,29 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from builders import make_record, make_scores
 from mlpip_bench.records import store
-from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.records.statistics import mean_ci95
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.files import write_atomically
 
-SCORES = Scores("accuracy", "fraction", "higher", 5, 1, 15, "best", (0.1 + 0.2, 1 / 3, 1.0))
-RECORD = Record(
-    key="0123456789abcdef",
-    bench="omni5w1s",
-    method="alpha",
-    protocol="accuracy",
-    seed=3,
-    device="cpu",
-    inductive=True,
-    config={"norm": "running", "settings": {"rate": 0.4}},
-    data={"name": "omniglot", "source": "real", "fingerprint": "ab"},
-    scores=(SCORES, replace(SCORES, model="last")),
-    parameters=10,
-    training={"history": [1.5, 0.5]},
-    seconds=1.25,
-    environment={},
-)
+SCORES = make_scores((0.1 + 0.2, 1 / 3, 1.0))
+RECORD = make_record(
+    SCORES, replace(SCORES, model="last"),
+    key="0123456789abcdef", seed=3, settings={"rate": 0.4}, training={"history": [1.5, 0.5]},
+)  # fmt: skip
 finite = st.floats(-1e6, 1e6)
 
 

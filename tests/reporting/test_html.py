@@ -12,10 +12,9 @@ from xml.etree import ElementTree
 import pytest
 from matplotlib import style
 from scipy import stats
-from typer.testing import CliRunner
 
+from builders import invoke, make_record, make_scores
 from mlpip_bench import registry
-from mlpip_bench.cli.app import app
 from mlpip_bench.records import published, store
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.reporting.figures.style import STYLE
@@ -29,38 +28,15 @@ TEXT = "{http://www.w3.org/2000/svg}text"
 VOID = {"meta", "img", "br"}
 
 
-def score(per_task: tuple[float, ...], **changes: Any) -> Scores:
-    values: dict[str, Any] = {
-        "metric": "accuracy", "unit": "fraction", "better": "higher", "way": 5, "shot": 1, "queries": 15,
-        "model": "best", "per_task": per_task,
-    }  # fmt: skip
-    return Scores(**(values | changes))
-
-
-def record(
-    *scores: Scores, method: str = "maml", seed: int = 0, source: str = "real", inductive: bool = True, **config: Any
-) -> Record:
-    return Record(
-        key=f"{method}{seed}{source}{sorted(config.items())}",
-        bench="omni5w1s",
-        method=method,
-        protocol="accuracy",
-        seed=seed,
-        device="cpu",
-        inductive=inductive,
-        config={
-            "way": 5, "shot": 1, "queries": 15, "norm": "metabn", "preset": "quick", "iterations": 2400,
-            "tasks_per_batch": 4, "settings": {},
-        } | config,
-        data={"name": "letters", "source": source, "fingerprint": "f" * 20, "options": {}},
-        scores=scores or (score(ALPHA),),
-        parameters=10,
-        training={"iterations": 2400, "seconds": 61.0, "best_iteration": 240, "tasks_seen": 9600},
-        seconds=1.0,
-        environment={
+def record(*scores: Scores, **changes: Any) -> Record:
+    defaults = {
+        "method": "maml", "iterations": 2400,
+        "training": {"iterations": 2400, "seconds": 61.0, "best_iteration": 240, "tasks_seen": 9600},
+        "environment": {
             "mlpip_bench": "0.1.0", "torch": "2.0", "processor": "a processor", "session": "2026-01-02 03:04:05.6",
         },
-    )  # fmt: skip
+    }  # fmt: skip
+    return make_record(*scores, **(defaults | changes))
 
 
 class Page(HTMLParser):
@@ -108,7 +84,7 @@ def report(*records: Record) -> str:
 
 
 def test_a_cell_is_the_mean_and_interval_of_the_records_scores():
-    page = Page(report(record(score(ALPHA)), record(score(BETA), seed=1)))
+    page = Page(report(record(make_scores()), record(make_scores(BETA), seed=1)))
     label, cell = page.row("maml", 2)
     per_task = [(a + b) / 2 for a, b in zip(ALPHA, BETA, strict=True)]
     mean = sum(per_task) / 4
@@ -132,7 +108,7 @@ def test_a_transductive_run_on_stand_in_data_says_so_at_its_row_and_at_the_top()
 
 
 def test_a_paired_difference_is_that_of_the_records_task_by_task():
-    page = Page(report(record(score(ALPHA)), record(score(BETA), method="protonets")))
+    page = Page(report(record(make_scores()), record(make_scores(BETA), method="protonets")))
     row = page.row("maml minus protonets", 5)
     interval = stats.ttest_rel(ALPHA, BETA).confidence_interval()
     mean, half_width = (interval.low + interval.high) / 2, (interval.high - interval.low) / 2
@@ -146,7 +122,7 @@ def test_a_paired_difference_is_that_of_the_records_task_by_task():
     [((0.95, 0.96, 0.94, 0.95), "no"), ((0.98, 0.985, 0.99, 0.97), "yes")],
 )
 def test_published_maml_is_set_beside_ours_with_what_differs(per_task, overlap):
-    row = Page(report(record(score(per_task)))).row("maml", 7)  # published: 98.7 ± 0.4, in Table 3
+    row = Page(report(record(make_scores(per_task)))).row("maml", 7)  # published: 98.7 ± 0.4, in Table 3
     mean, half_width = sum(per_task) / 4, stats.t.ppf(0.975, 3) * stats.sem(per_task)
     both = (half_width**2 + 0.004**2) ** 0.5
     assert row[2][0] == f"{100 * mean:.2f} ± {100 * half_width:.2f}"
@@ -212,10 +188,8 @@ def test_a_figure_is_an_image_of_its_own_with_a_text_for_those_who_cannot_see_it
     bins = {
         "count": (0.0, 10.0), "confidence": (0.0, 0.9), "accuracy": (0.0, 0.8), "accuracy_ci95": (0.0, 0.1),
     }  # fmt: skip
-    fine = score(
-        (0.0501, 0.0512, 0.0505), metric="nll", unit="nats per query", better="lower"
-    )  # ticks of three decimals
-    shown = record(fine, score((0.101, 0.102), metric="ece", better="lower", detail=bins))
+    fine = make_scores((0.0501, 0.0512, 0.0505), metric="nll")  # ticks of three decimals
+    shown = record(fine, make_scores((0.101, 0.102), metric="ece", detail=bins))
     pictures = {str(i["alt"]): unquote(str(i["src"]).partition(",")[2]) for i in Page(report(shown)).images}
     assert [alt for alt in pictures if "Reliability on omni5w1s" in alt]
     with style.context([*STYLE, {"svg.fonttype": "none"}]):
@@ -252,8 +226,8 @@ def test_same_records_same_bytes():
 def test_the_command_writes_a_section_for_each_folder(tmp_path):
     for name in ("one", "two"):
         store.save(record(method="maml" if name == "one" else "protonets"), tmp_path / name)
-    folders = ["--results", str(tmp_path / "one"), "--results", str(tmp_path / "two")]
-    done = CliRunner().invoke(app, ["report", *folders])
+    folders = ["--results", tmp_path / "one", "--results", tmp_path / "two"]
+    done = invoke("report", *folders)
     assert done.exit_code == 0, done.output
     written = tmp_path / "one" / "report.html"
     assert done.output.replace("\n", "") == str(written)
@@ -261,20 +235,20 @@ def test_the_command_writes_a_section_for_each_folder(tmp_path):
     assert written.read_text() == to_html(loaded, registry.paper_training_tasks)
     assert {"#s1", "#s2"} <= set(Page(written.read_text()).references)
     other = tmp_path / "elsewhere" / "page.html"
-    assert CliRunner().invoke(app, ["report", *folders, "--output", str(other)]).exit_code == 0
+    assert invoke("report", *folders, "--output", other).exit_code == 0
     assert other.read_text() == written.read_text()
 
 
 def test_failed_trials_are_named_with_their_errors():
     failures = {"a": [("omni5w1s maml seed 3", "a <b> error")]}
-    page = to_html({"a": [record(score((0.5, 0.7)))]}, lambda *_: None, failures)
+    page = to_html({"a": [record(make_scores((0.5, 0.7)))]}, lambda *_: None, failures)
     assert "Failed trials" in page
     assert "omni5w1s maml seed 3: a &lt;b&gt; error" in page
-    assert "Failed trials" not in report(record(score((0.5, 0.7))))
+    assert "Failed trials" not in report(record(make_scores((0.5, 0.7))))
 
 
 def test_each_number_has_its_budget_where_those_of_a_row_differ():
-    one = record(score((0.5, 0.7)))
+    one = record(make_scores((0.5, 0.7)))
     other = dataclasses.replace(one, bench="omni5w5s", key="other")
     assert ">2400 it<" not in report(one, other)
     page = report(one, dataclasses.replace(other, config={**other.config, "iterations": 77}))
@@ -283,7 +257,7 @@ def test_each_number_has_its_budget_where_those_of_a_row_differ():
 
 
 def test_a_folder_without_records_is_one_message(tmp_path):
-    done = CliRunner().invoke(app, ["report", "--results", str(tmp_path / "nothing")])
+    done = invoke("report", "--results", tmp_path / "nothing")
     assert done.exit_code == 2
     assert "made from records" in done.output
     assert not list(Path(tmp_path).rglob("*.html"))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from mlpip_bench.records.record import Record, Scores
+from builders import make_record, make_scores
+from mlpip_bench.records.record import Record
 from mlpip_bench.reporting.html import to_html
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -23,27 +24,11 @@ MEANS = {"versa": 1.5, "maml": 100.0, "protonets": -2.5, "anil": 1.25}
 
 
 def record(method: str, mean: float, bench: str, source: str) -> Record:
-    unit = {"metric": "nll", "unit": "nats per query", "better": "lower", "way": 5, "shot": 1, "queries": 15}
-    return Record(
-        key=f"{method}{bench}",
-        bench=bench,
-        method=method,
-        protocol="nll",
-        seed=0,
-        device="cpu",
-        inductive=True,
-        config={
-            "way": 5, "shot": 1, "queries": 15, "norm": "metabn", "preset": "quick", "iterations": 10,
-            "tasks_per_batch": 4, "settings": {"a_long_name_of_a_setting": "x" * 80},
-        },
-        data={"name": "letters", "source": source, "fingerprint": "f" * 64, "options": {}},
-        scores=(
-            Scores(per_task=(mean - 0.01, mean + 0.01), model="best", **unit),  # type: ignore[arg-type]
-            Scores(per_task=(mean - 0.02, mean), model="last", **unit),  # type: ignore[arg-type]
-        ),
-        parameters=10,
-        training={"iterations": 10, "seconds": 1.0},
-        seconds=1.0,
+    return make_record(
+        make_scores((mean - 0.01, mean + 0.01), "nll"),
+        make_scores((mean - 0.02, mean), "nll", model="last"),
+        bench=bench, method=method, protocol="nll", source=source, fingerprint="f" * 64, iterations=10,
+        settings={"a_long_name_of_a_setting": "x" * 80}, training={"iterations": 10, "seconds": 1.0},
         environment={"mlpip_bench": "0.1.0", "processor": "a processor", "threads": 1},
     )  # fmt: skip
 

@@ -19,11 +19,10 @@ import torch
 from packaging.requirements import Requirement
 
 import mlpip_bench
-from builders import REPOSITORY, backbone
+from builders import REPOSITORY, SMALL, make_batch
 from mlpip_bench import methods, protocols, registry
 from mlpip_bench.evaluation.protocol import EvalProtocol, SideBySideProtocol
 from mlpip_bench.inference.method import Method, Problem
-from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 ENTRY_POINTS: dict[str, dict[str, str]] = PYPROJECT["project"]["entry-points"]
@@ -331,15 +330,8 @@ def worked_method() -> type[Method]:
 def test_the_worked_method_predicts_and_learns():
     torch.manual_seed(0)
     plugin = worked_method()
-    method = plugin(Problem(backbone("conv4", (1, 8, 8), blocks=2, channels=4), "metabn", 3), plugin.Settings())
-
-    def labeled(per_class: int) -> Labeled:
-        y = torch.arange(3).repeat_interleave(per_class).expand(2, -1)
-        x = torch.rand(2, 3 * per_class, 1, 8, 8)
-        x[..., 4:] += y[..., None, None, None] / 2
-        return Labeled(x, y, 3)
-
-    batch = TaskBatch(labeled(2), labeled(4))
+    method = plugin(Problem(SMALL, "metabn", 3), plugin.Settings())
+    batch = make_batch(tasks=2, dtype=torch.float32)
     predictive = method.predictive(method.amortize(batch.support), batch.query.x)
     assert predictive.batch_shape == (2, 12)
     torch.testing.assert_close(predictive.probs.sum(-1), torch.ones(2, 12))

@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 import torch
 from torch.distributions import MultivariateNormal, Normal
-from typer.testing import CliRunner
 
-from builders import REPOSITORY
+from builders import REPOSITORY, invoke
 from mlpip_bench import registry
-from mlpip_bench.cli.app import app
 from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.testing.checking import CheckResult
 from mlpip_bench.testing.conformance import CHECKS, assert_conforms, check_method
@@ -268,7 +266,7 @@ def test_the_suite_leaves_global_generators_as_they_are():
 
 
 def call(*arguments: str):
-    return CliRunner().invoke(app, ["check", *arguments], env={"COLUMNS": "400"}, catch_exceptions=False)
+    return invoke("check", *arguments, COLUMNS="400")
 
 
 def test_check_shows_results_and_what_they_protect(monkeypatch):

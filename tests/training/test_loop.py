@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from builders import backbone
+from builders import backbone, make_method, make_pool
 from mlpip_bench import registry
-from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.evaluation.metrics import ACCURACY, NLL
 from mlpip_bench.evaluation.predict import predict, score
 from mlpip_bench.evaluation.protocol import Evaluation
-from mlpip_bench.inference.method import Problem, TrainingPlan
+from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.tasks.batch import TaskShape
-from mlpip_bench.tasks.images import ImagePool, TaskStream
+from mlpip_bench.tasks.images import TaskStream
 from mlpip_bench.training import checkpoints, loop
 from mlpip_bench.utils.errors import TrialError, UserError
 
@@ -28,8 +27,7 @@ PLAN = TrainingPlan(
 def streams() -> tuple[TaskStream, TaskStream]:
     rng = np.random.default_rng(0)
     prototypes = rng.integers(0, 200, (9, 1, 1, 8, 8))
-    images = (prototypes + rng.integers(0, 55, (9, 6, 1, 8, 8))).astype(np.uint8).reshape(54, 1, 8, 8)
-    pool = ImagePool(ClassImages(images, np.full(9, 6), tuple("abcdefghi")), torch.device("cpu"))
+    pool = make_pool((prototypes + rng.integers(0, 55, (9, 6, 1, 8, 8))).astype(np.uint8))
     return TaskStream(pool, TaskShape(3, 1, 2), "train", 0), TaskStream(pool, TaskShape(3, 1, 3), "validation")
 
 
@@ -41,10 +39,7 @@ def run(method, *, checkpoint: Path, step=None, plan: TrainingPlan = PLAN) -> ch
 
 
 def build(name: str):
-    torch.manual_seed(0)
-    plugin = registry.method(name)
-    settings = {"versa": {"dropout": True}}.get(name, {})
-    return plugin(Problem(SPEC, "running", 3), plugin.Settings(**settings))
+    return make_method(name, "running", spec=SPEC, **{"versa": {"dropout": True}}.get(name, {}))
 
 
 class Killed(BaseException):

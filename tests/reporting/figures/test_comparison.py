@@ -11,57 +11,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
+from builders import drawn, make_record, make_scores
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.reporting.figures import comparison, writing
 
-MEASURED = {"accuracy": ("fraction", "higher"), "nll": ("nats per query", "lower"), "mse": ("squared error", "lower")}
 HISTORY = [{"iteration": 50, "loss": 2.0, "accuracy": 0.5}, {"iteration": 100, "loss": 1.0, "accuracy": 0.7}]
 
 
-def score(metric: str, per_task: Sequence[float], **changes: Any) -> Scores:
-    unit, better = MEASURED.get(metric, ("unit", "neither"))
-    values: dict[str, Any] = {
-        "metric": metric, "unit": unit, "better": better, "way": 5, "shot": 1, "queries": 15, "model": "best",
-    }  # fmt: skip
-    return Scores(per_task=tuple(per_task), **(values | changes))
-
-
-def record(
-    *scores: Scores,
-    method: str = "alpha",
-    bench: str = "omni5w1s",
-    seed: int = 0,
-    source: str = "real",
-    protocol: str = "accuracy",
-    history: Sequence[dict[str, float]] = (),
-    parameters: int = 10,
-    session: str = "",
-    **config: Any,
-) -> Record:
-    defaults = {
-        "norm": "metabn", "preset": "quick", "iterations": 1500, "tasks_per_batch": 4, "test_tasks": 3, "settings": {},
-    }  # fmt: skip
-    return Record(
-        key=f"{bench}{method}{seed}{source}{protocol}{sorted(config.items())}",
-        bench=bench,
-        method=method,
-        protocol=protocol,
-        seed=seed,
-        device="cpu",
-        inductive=True,
-        config=defaults | config,
-        data={"name": "letters", "source": source, "fingerprint": "f" * 20, "options": {}},
-        scores=scores or (score("accuracy", (0.2, 0.4, 0.9)),),
-        parameters=parameters,
-        training={"history": list(history)},
-        seconds=1.0,
-        environment={"session": session, "processor": "Abacus", "threads": 2} if session else {},
-    )
-
-
-def drawn(figure: Figure | None) -> Figure:
-    assert figure is not None
-    return figure
+def record(*scores: Scores, history: Sequence[dict[str, float]] = (), session: str = "", **changes: Any) -> Record:
+    environment = {"session": session, "processor": "Abacus", "threads": 2} if session else {}
+    scores = scores or (make_scores((0.2, 0.4, 0.9)),)
+    return make_record(*scores, training={"history": list(history)}, environment=environment, test_tasks=3, **changes)
 
 
 def bars(axes: Axes, label: str) -> np.ndarray:
@@ -88,9 +48,9 @@ def legend(figure: Figure) -> list[str]:
 def test_scores_are_means_with_student_t_intervals_a_panel_a_metric_and_a_group_a_bench() -> None:
     low, high = (0.20, 0.30, 0.50), (0.6, 0.7, 0.5)
     records = [
-        record(score("accuracy", low), score("nll", (1.0, 1.5, 1.2)), bench="tiny5w1s"),
-        record(score("accuracy", high), bench="tiny20w1s"),
-        record(score("accuracy", high), bench="tiny5w1s", method="beta"),
+        record(make_scores(low, "accuracy"), make_scores((1.0, 1.5, 1.2), "nll"), bench="tiny5w1s"),
+        record(make_scores(high, "accuracy"), bench="tiny20w1s"),
+        record(make_scores(high, "accuracy"), bench="tiny5w1s", method="beta"),
     ]
     figure = drawn(comparison.scores(records))
     accuracy, nll = figure.axes
@@ -113,7 +73,7 @@ def test_scores_are_means_with_student_t_intervals_a_panel_a_metric_and_a_group_
 
 def test_seeds_are_averaged_task_by_task_before_the_interval() -> None:
     first, second = (0.2, 0.3, 0.5), (0.4, 0.7, 0.3)
-    records = [record(score("accuracy", values), seed=seed) for seed, values in enumerate((first, second))]
+    records = [record(make_scores(values, "accuracy"), seed=seed) for seed, values in enumerate((first, second))]
     figure = drawn(comparison.scores(records))
     shown = bars(figure.axes[0], "alpha")[0, 1:]
     np.testing.assert_allclose(shown, np.multiply(100, interval(np.mean([first, second], axis=0))))
@@ -123,8 +83,8 @@ def test_seeds_are_averaged_task_by_task_before_the_interval() -> None:
 def test_near_all_and_near_nothing_the_scales_spread_what_would_fall_together() -> None:
     right, wrong = (0.97, 0.98, 1.0), (1.0, 1.0, 1.0)
     records = [
-        record(score("accuracy", right), score("nll", (0.01, 0.03, 0.02))),
-        record(score("accuracy", wrong), score("nll", (0.1, 0.0001, 0.5)), method="beta"),
+        record(make_scores(right, "accuracy"), make_scores((0.01, 0.03, 0.02), "nll")),
+        record(make_scores(wrong, "accuracy"), make_scores((0.1, 0.0001, 0.5), "nll"), method="beta"),
     ]
     accuracy, nll = drawn(comparison.scores(records)).axes
     assert (accuracy.get_yscale(), nll.get_yscale()) == ("logit", "log")
@@ -162,9 +122,9 @@ def test_nothing_published_is_shown_beside_what_it_is_not_of(changes: dict[str, 
 @pytest.mark.parametrize(
     "other",
     [
-        score("accuracy", (0.5, 0.6), model="last"),
-        score("accuracy", (0.5, 0.6), condition={"asked": "one at a time"}),
-        score("coverage", (0.5, 0.6)),
+        make_scores((0.5, 0.6), "accuracy", model="last"),
+        make_scores((0.5, 0.6), "accuracy", condition={"asked": "one at a time"}),
+        make_scores((0.5, 0.6), "coverage"),
     ],
 )
 def test_scores_of_other_models_and_conditions_and_without_a_direction_are_left_out(other: Scores) -> None:
@@ -172,7 +132,7 @@ def test_scores_of_other_models_and_conditions_and_without_a_direction_are_left_
 
 
 def test_one_task_has_no_bar() -> None:
-    (axes,) = drawn(comparison.scores([record(score("accuracy", [0.3]))])).axes
+    (axes,) = drawn(comparison.scores([record(make_scores([0.3], "accuracy"))])).axes
     np.testing.assert_allclose(bars(axes, "alpha")[0, 1:], 30)
 
 
@@ -236,9 +196,9 @@ def timed(*rates: float, session: str = "2026-01-01 10:00:00", **changes: Any) -
     over: dict[str, Any] = {"unit": "tasks per second", "better": "higher", "over": "repeats"}
     fast = [1000 * rate for rate in rates]
     return record(
-        score("tasks_per_second", rates, condition={"regime": "latency"}, **over),
-        score("tasks_per_second", fast, condition={"regime": "throughput"}, **over),
-        score("tasks_per_second", fast, condition={"regime": "latency", "steps": 1}, **over),
+        make_scores(rates, "tasks_per_second", condition={"regime": "latency"}, **over),
+        make_scores(fast, "tasks_per_second", condition={"regime": "throughput"}, **over),
+        make_scores(fast, "tasks_per_second", condition={"regime": "latency", "steps": 1}, **over),
         protocol="timing",
         session=session,
         **changes,

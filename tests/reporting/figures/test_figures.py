@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from matplotlib import pyplot
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from scipy import stats
-from typer.testing import CliRunner
 
-from mlpip_bench.cli.app import app
+from builders import drawn, invoke, make_record, make_scores
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.reporting.figures import calibration, steps, writing
@@ -27,58 +25,20 @@ BINS = {  # two bins of four are filled
     "accuracy": (0.0, 0.3, 0.0, 0.6),
     "accuracy_ci95": (0.0, 0.5, 0.0, 0.05),
 }
-CONFIG = {
-    "way": 5, "shot": 1, "queries": 15, "norm": "metabn", "preset": "quick", "iterations": 100, "settings": {},
-}  # fmt: skip
 
 
-def score(metric: str, per_task: Sequence[float], **changes: Any) -> Scores:
-    values: dict[str, Any] = {
-        "metric": metric, "unit": "nats per query" if metric == "nll" else "fraction",
-        "better": "higher" if metric == "accuracy" else "lower", "way": 5, "shot": 1, "queries": 15, "model": "best",
-    }  # fmt: skip
-    return Scores(per_task=tuple(per_task), **(values | changes))
-
-
-def record(
-    *scores: Scores,
-    method: str = "alpha",
-    bench: str = "omni5w1s",
-    seed: int = 0,
-    source: str = "real",
-    data: str = "letters",
-    **config: Any,
-) -> Record:
-    return Record(
-        key=f"{bench}{method}{seed}{source}{data}{sorted(config.items())}",
-        bench=bench,
-        method=method,
-        protocol="calibration",
-        seed=seed,
-        device="cpu",
-        inductive=True,
-        config=CONFIG | config,
-        data={"name": data, "source": source, "fingerprint": "f" * 20, "options": {}},
-        scores=scores or (score("ece", GAPS, detail=BINS),),
-        parameters=10,
-        training={},
-        seconds=1.0,
-        environment={},
-    )
+def record(*scores: Scores, **changes: Any) -> Record:
+    scores = scores or (make_scores(GAPS, "ece", detail=BINS),)
+    return make_record(*scores, **({"protocol": "calibration", "iterations": 100} | changes))
 
 
 def stepped(**changes: Any) -> Record:
     by_steps = {0: (0.2, 0.1, 0.3), 1: (0.5, 0.6, 0.4), 10: (0.9, 0.8, 1.0)}
     return record(
-        *(score("accuracy", values, condition={"steps": n}) for n, values in by_steps.items()),
-        *(score("nll", [1 - v for v in values], condition={"steps": n}) for n, values in by_steps.items()),
+        *(make_scores(values, "accuracy", condition={"steps": n}) for n, values in by_steps.items()),
+        *(make_scores([1 - v for v in values], "nll", condition={"steps": n}) for n, values in by_steps.items()),
         **changes,
     )
-
-
-def drawn(figure: Figure | None) -> Figure:
-    assert figure is not None
-    return figure
 
 
 def points(axes: Axes, bar: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -112,7 +72,7 @@ def test_a_panel_shows_the_bins_that_have_queries() -> None:
 def test_seeds_are_averaged_by_their_queries_and_bins_that_one_seed_lacks_are_kept() -> None:
     other = {"count": (0.0, 30.0, 2.0, 0.0), "confidence": (0.0, 0.44, 0.6, 0.0)}
     other |= {"accuracy": (0.0, 0.7, 0.5, 0.0), "accuracy_ci95": (0.0, 0.1, 0.3, 0.0)}
-    second = record(score("ece", (0.3, 0.0, 0.15), detail=other), seed=1)
+    second = record(make_scores((0.3, 0.0, 0.15), "ece", detail=other), seed=1)
     diagram, counts = drawn(calibration.reliability([record(), second])).axes
     shown, bars = points(diagram)
     np.testing.assert_allclose(shown, [[0.43, 0.6], [0.6, 0.5], [0.9, 0.6]])
@@ -131,16 +91,16 @@ def test_configurations_of_a_method_are_apart_and_say_what_differs() -> None:
 
 
 def test_one_task_has_no_interval() -> None:
-    diagram, _ = drawn(calibration.reliability([record(score("ece", [0.1], detail=BINS))])).axes
+    diagram, _ = drawn(calibration.reliability([record(make_scores([0.1], "ece", detail=BINS))])).axes
     assert diagram.get_title().endswith("ECE 10.00 ± n/a %")
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        score("ece", GAPS, detail=BINS, model="last"),
-        score("ece", GAPS, detail=BINS, condition={"asked": "one at a time"}),
-        score("accuracy", GAPS),
+        make_scores(GAPS, "ece", detail=BINS, model="last"),
+        make_scores(GAPS, "ece", detail=BINS, condition={"asked": "one at a time"}),
+        make_scores(GAPS, "accuracy"),
     ],
 )
 def test_other_scores_are_not_shown(other: Scores) -> None:
@@ -261,13 +221,13 @@ def test_drawing_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_nothing_to_show_is_an_error_with_advice(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none below .*records that .*\. Make some first.*--protocols calibration"):
-        writing.write_figures([record(score("accuracy", GAPS, model="last"))], tmp_path)
+        writing.write_figures([record(make_scores(GAPS, "accuracy", model="last"))], tmp_path)
     assert not (tmp_path / "figures").exists()
 
 
 def test_the_command_makes_figures_from_records_alone(tmp_path: Path) -> None:
     store.save(record(), tmp_path)
-    done = CliRunner().invoke(app, ["figures", "--results", str(tmp_path)])
+    done = invoke("figures", "--results", tmp_path)
     assert done.exit_code == 0, done.output
     stems = ("scores-omni", "reliability-omni5w1s")
     expected = [tmp_path / "figures" / f"{stem}.{suffix}" for stem in stems for suffix in ("png", "pdf")]
@@ -276,6 +236,6 @@ def test_the_command_makes_figures_from_records_alone(tmp_path: Path) -> None:
 
 
 def test_the_command_without_records_says_what_to_do(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["figures", "--results", str(tmp_path)], env={"COLUMNS": "400"})
+    done = invoke("figures", "--results", tmp_path, COLUMNS="400")
     assert done.exit_code == 2
     assert "figures are made from records" in done.stderr

@@ -12,53 +12,23 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from PIL import Image
 from scipy import stats
 
+from builders import drawn, make_record, make_scores
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.reporting.figures import paper, pictures, style, writing
 
 
 def score(metric: str, per_task: Sequence[float], detail: Mapping[str, Any] | None = None, **changes: Any) -> Scores:
-    values: dict[str, Any] = {
-        "metric": metric, "unit": "fraction", "better": "neither", "way": 1, "shot": 5, "queries": 15,
-        "model": "last" if metric in ("kl", "variance_ratio") else "best",
-    }  # fmt: skip
+    last = metric in ("kl", "variance_ratio")
+    defaults = {"unit": "fraction", "better": "neither", "way": 1, "shot": 5, "model": "last" if last else "best"}
     kept = {k: v if isinstance(v, str) else tuple(map(float, np.ravel(v))) for k, v in (detail or {}).items()}
-    return Scores(per_task=tuple(map(float, per_task)), detail=kept, **(values | changes))
+    return make_scores(per_task, metric, detail=kept, **(defaults | changes))
 
 
-def record(
-    *scores: Scores,
-    bench: str,
-    method: str = "alpha",
-    seed: int = 0,
-    source: str = "real",
-    data: str = "d",
-    **config: Any,
-) -> Record:
-    return Record(
-        key=f"{bench}{method}{seed}{source}{data}{sorted(config.items())}",
-        bench=bench,
-        method=method,
-        protocol="any",
-        seed=seed,
-        device="cpu",
-        inductive=True,
-        config={"norm": "metabn", "settings": {}, "preset": "quick", "iterations": 100} | config,
-        data={"name": data, "source": source, "fingerprint": "f" * 20, "options": {}},
-        scores=scores,
-        parameters=10,
-        training={},
-        seconds=1.0,
-        environment={},
-    )
-
-
-def drawn(figure: Figure | None) -> Figure:
-    assert figure is not None
-    return figure
+def record(*scores: Scores, bench: str, **changes: Any) -> Record:
+    return make_record(*scores, bench=bench, **({"protocol": "any", "data": "d", "iterations": 100} | changes))
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

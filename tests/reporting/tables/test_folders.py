@@ -10,11 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from typer.testing import CliRunner
 
-from mlpip_bench.cli.app import app
+from builders import invoke, make_record, make_scores
 from mlpip_bench.records import store
-from mlpip_bench.records.record import Model, Record, Scores
+from mlpip_bench.records.record import Record
 from mlpip_bench.records.statistics import holm, welch
 from mlpip_bench.reporting.tables.folders import Change, changes, folder_tables
 from mlpip_bench.utils.errors import UserError
@@ -23,41 +22,10 @@ LOW, HIGH = (0.50, 0.61, 0.70, 0.55, 0.40), (0.60, 0.70, 0.85, 0.60, 0.52)
 BOTH = (Path("before"), Path("after"))
 
 
-def record(
-    *per_task: float,
-    method: str = "alpha",
-    bench: str = "omni5w1s",
-    seed: int = 0,
-    source: str = "real",
-    fingerprint: str = "f" * 20,
-    metric: str = "accuracy",
-    environment: dict[str, Any] | None = None,
-    condition: dict[str, int] | None = None,
-    queries: int = 15,
-    model: Model = "best",
-    **config: Any,
-) -> Record:
-    unit, better = {"accuracy": ("fraction", "higher"), "nll": ("nats per query", "lower")}.get(
-        metric, ("x", "neither")
-    )
-    score = Scores(metric, unit, better, 5, 1, queries, model, per_task or LOW, condition or {})  # type: ignore[arg-type]
-    defaults = {"way": 5, "shot": 1, "norm": "metabn", "preset": "quick", "iterations": 100, "settings": {}}
-    return Record(
-        key=f"{bench}{method}{seed}{source}{fingerprint}{metric}{condition}{queries}{sorted(config.items())}",
-        bench=bench,
-        method=method,
-        protocol=metric,
-        seed=seed,
-        device="cpu",
-        inductive=True,
-        config=defaults | {"queries": queries} | config,
-        data={"name": "letters", "source": source, "fingerprint": fingerprint, "options": {}},
-        scores=(score,),
-        parameters=10,
-        training={},
-        seconds=1.0,
-        environment=environment or {},
-    )
+def record(*per_task: float, metric: str = "accuracy", **changes: Any) -> Record:
+    """A record of one score; what it is of may be changed by name."""
+    ours = {name: changes.pop(name) for name in ("condition", "queries", "model") if name in changes}
+    return make_record(make_scores(per_task or LOW, metric, **ours), protocol=metric, **({"iterations": 100} | changes))
 
 
 def only(a: Sequence[Record], b: Sequence[Record]) -> Change:
@@ -193,8 +161,7 @@ def compare(tmp_path: Path, before: Sequence[Record], after: Sequence[Record], *
     for name, records in (("before", before), ("after", after)):
         for each in records:
             store.save(each, tmp_path / name)
-    folders = [str(tmp_path / name) for name in ("before", "after")]
-    return CliRunner().invoke(app, ["compare", *folders, *options], env={"COLUMNS": "120"})
+    return invoke("compare", tmp_path / "before", tmp_path / "after", *options, COLUMNS="120")
 
 
 def test_identical_folders_have_no_real_difference(tmp_path: Path) -> None:

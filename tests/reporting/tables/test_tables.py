@@ -11,9 +11,8 @@ import pandas as pd
 import pytest
 from rich.console import Console
 from scipy import stats
-from typer.testing import CliRunner
 
-from mlpip_bench.cli.app import app
+from builders import SCORES, invoke, make_record, make_scores
 from mlpip_bench.records import published, store
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.reporting import wording
@@ -27,55 +26,11 @@ from mlpip_bench.utils.errors import UserError
 
 LONG = "bench,method,protocol,metric,way,shot,queries,norm,preset,iterations,source,seed,device,tasks,mean,ci95,unit"
 BENCHES = ("omni5w1s", "omni5w5s", "omni20w1s", "omni20w5s", "mini5w1s", "mini5w5s")
-SCORES = (0.9, 0.8, 1.0, 0.7)
 
 
-def score(per_task: Sequence[float] = SCORES, *, bench: str = "omni5w1s", **changes: Any) -> Scores:
-    match = re.search(r"(?:(\d+)w)?(\d+)s$", bench)
-    assert match
-    values: dict[str, Any] = {
-        "metric": "accuracy", "unit": "fraction", "better": "higher", "way": int(match[1] or 1), "shot": int(match[2]),
-        "queries": 15, "model": "best", "per_task": tuple(per_task),
-    }  # fmt: skip
-    return Scores(**(values | changes))
-
-
-def record(
-    *per_task: float,
-    bench: str = "omni5w1s",
-    method: str = "alpha",
-    seed: int = 0,
-    source: str = "real",
-    scores: tuple[Scores, ...] = (),
-    options: dict[str, Any] | None = None,
-    fingerprint: str = "f" * 20,
-    key: str = "",
-    inductive: bool = True,
-    device: str = "cpu",
-    protocol: str = "accuracy",
-    **config: Any,
-) -> Record:
-    scores = scores or (score(per_task or SCORES, bench=bench),)
-    defaults = {
-        "way": scores[0].way, "shot": scores[0].shot, "queries": 15, "norm": "running", "preset": "quick",
-        "iterations": 1500, "tasks_per_batch": 4, "settings": {},
-    }  # fmt: skip
-    return Record(
-        key=key or f"{bench}{method}{seed}{source}{fingerprint}{sorted(config.items())}{options}{device}{protocol}",
-        bench=bench,
-        method=method,
-        protocol=protocol,
-        seed=seed,
-        device=device,
-        inductive=inductive,
-        config=defaults | config,
-        data={"name": "letters", "source": source, "fingerprint": fingerprint, "options": options or {}},
-        scores=scores,
-        parameters=10,
-        training={},
-        seconds=1.0,
-        environment={},
-    )
+def record(*per_task: float, bench: str = "omni5w1s", scores: tuple[Scores, ...] = (), **changes: Any) -> Record:
+    scores = scores or (make_scores(per_task or SCORES, bench=bench),)
+    return make_record(*scores, bench=bench, **({"norm": "running", "queries": 15} | changes))
 
 
 def wide(*records: Record, metric: str = "accuracy") -> WideTable:
@@ -97,8 +52,8 @@ def terminal(table: WideTable, width: int = 100) -> str:
 
 
 def test_long_form_has_exactly_its_columns_and_a_row_a_value() -> None:
-    nll = score((0.3, 0.2), metric="nll", unit="nats per query", better="lower")
-    records = [record(scores=(score(), nll), seed=3), record(bench="mini5w5s", source="procedural")]
+    nll = make_scores((0.3, 0.2), metric="nll")
+    records = [record(scores=(make_scores(), nll), seed=3), record(bench="mini5w5s", source="procedural")]
     frame = long_form(records, published.load())
     assert ",".join(frame.columns) == LONG
     assert len(frame) == 3 + 103
@@ -141,7 +96,7 @@ def test_one_task_has_no_interval() -> None:
 
 
 def test_last_model_is_a_metric_of_its_own() -> None:
-    both = record(scores=(score((0.5, 0.6)), score((0.1, 0.2), model="last")))
+    both = record(scores=(make_scores((0.5, 0.6)), make_scores((0.1, 0.2), model="last")))
     assert long_form([both], [])["metric"].tolist() == ["accuracy", "accuracy_last"]
     best, last = wide_tables([both], published.load())
     assert (best.metric, last.metric) == ("accuracy", "accuracy_last")
@@ -156,8 +111,8 @@ def test_last_model_is_a_metric_of_its_own() -> None:
 
 
 def test_values_in_per_cent_and_in_nats() -> None:
-    nll = score((0.25, 0.5, 0.75), metric="nll", unit="nats per query", better="lower")
-    table = wide(record(scores=(score((0.9, 0.8, 1.0)), nll)), metric="nll")
+    nll = make_scores((0.25, 0.5, 0.75), metric="nll")
+    table = wide(record(scores=(make_scores((0.9, 0.8, 1.0)), nll)), metric="nll")
     half = stats.t.ppf(0.975, 2) * statistics.stdev((0.25, 0.5, 0.75)) / 3**0.5
     assert table.rows[0].cells["omni5w1s"].text == f"0.5000 ± {half:.4f}" == "0.5000 ± 0.6210"
     assert table.title == "nll (nats per query, lower is better; model: best on validation)"
@@ -165,7 +120,7 @@ def test_values_in_per_cent_and_in_nats() -> None:
 
 
 def test_any_metric_becomes_a_table() -> None:
-    seconds = score((0.00123, 0.00125), metric="adapt_time", unit="seconds", better="lower")
+    seconds = make_scores((0.00123, 0.00125), metric="adapt_time", unit="seconds", better="lower")
     table = wide(record(scores=(seconds,)), metric="adapt_time")
     assert table.rows[0].cells["omni5w1s"].text.startswith("0.00124 ± ")
     assert not table.published
@@ -214,13 +169,13 @@ def test_caption_says_what_the_interval_is() -> None:
         ({"settings": {"steps": 5}}, "steps 5"),
         ({"options": {"split": "alphabets"}}, "split alphabets"),
         ({"fingerprint": "0123456789abcdef"}, "fingerprint 0123456789ab"),
-        ({"scores": (score(queries=1),)}, "| 1 |"),
-        ({"scores": (score((0.5, 0.5)),)}, "| 2 |"),
+        ({"scores": (make_scores(queries=1),)}, "| 1 |"),
+        ({"scores": (make_scores((0.5, 0.5)),)}, "| 2 |"),
     ],
 )
 @pytest.mark.parametrize("seed", [0, 1])
 def test_two_configurations_are_never_averaged(change: dict[str, Any], shown: str, seed: int) -> None:
-    change = {"scores": (score((0.5, 0.4, 0.6, 0.1)),)} | change
+    change = {"scores": (make_scores((0.5, 0.4, 0.6, 0.1)),)} | change
     table = wide(record(), record(seed=seed, **change))
     assert len(table.rows) == 2
     assert all(not row.cells["omni5w1s"].spread for row in table.rows)
@@ -263,7 +218,7 @@ def test_methods_on_different_splits_say_so_in_their_rows() -> None:
 
 
 def test_condition_of_test_other_than_the_benchs_is_another_column() -> None:
-    table = wide(record(scores=(score(), score(way=20))))
+    table = wide(record(scores=(make_scores(), make_scores(way=20))))
     assert table.benches == ("omni5w1s", "omni5w1s at 20w1s")
 
 
@@ -281,20 +236,20 @@ def test_one_cell_twice_is_an_error() -> None:
 
 def test_a_metric_has_one_direction() -> None:
     with pytest.raises(UserError, match="a metric has one unit and one direction"):
-        wide(record(), record(method="beta", scores=(score(better="lower"),)))
+        wide(record(), record(method="beta", scores=(make_scores(better="lower"),)))
 
 
 # ------------------------------------------------------------------------------------------ wide: conditions
 
 
 def stepped(*steps: float | str, **changes: Any) -> Record:
-    return record(scores=tuple(score(condition={"steps": s}, **changes) for s in steps), protocol="steps")
+    return record(scores=tuple(make_scores(condition={"steps": s}, **changes) for s in steps), protocol="steps")
 
 
 def test_scores_under_a_condition_have_tables_of_their_own() -> None:
     nll = stepped(1, metric="nll", unit="nats per query", better="lower", model="last")
-    alone = record(scores=(score((0.1, 0.2), condition={"asked": "one at a time"}),), protocol="alone")
-    records = [record(scores=(score((0.5, 0.6)),)), stepped(2, 10, 1), nll, alone]
+    alone = record(scores=(make_scores((0.1, 0.2), condition={"asked": "one at a time"}),), protocol="alone")
+    records = [record(scores=(make_scores((0.5, 0.6)),)), stepped(2, 10, 1), nll, alone]
     shown = {t.metric: t for t in wide_tables(records, published.load())}
     assert set(shown) == {"accuracy", "accuracy_by_asked", "accuracy_by_steps", "nll_by_steps_last"}
     assert [(row.label, set(row.cells)) for row in shown["accuracy"].rows] == [("alpha", {"omni5w1s"})]
@@ -308,7 +263,7 @@ def test_scores_under_a_condition_have_tables_of_their_own() -> None:
 
 def test_values_of_a_condition_are_in_the_order_of_numbers_below_each_bench() -> None:
     values = (10, 0.05, 1e-5, 0.5, "few", 2, -1)
-    other = record(bench="mini5w1s", scores=(score(bench="mini5w1s", condition={"steps": 1}),), protocol="steps")
+    other = record(bench="mini5w1s", scores=(make_scores(bench="mini5w1s", condition={"steps": 1}),), protocol="steps")
     first, second = wide_tables([other, stepped(*values)], [])  # a table a bench
     ordered = ("-1", "1e-05", "0.05", "0.5", "2", "10", "few")
     assert first.benches == tuple(f"steps {value}" for value in ordered)
@@ -319,8 +274,8 @@ def test_values_of_a_condition_are_in_the_order_of_numbers_below_each_bench() ->
 
 
 def test_conditions_of_unlike_names_are_unlike_tables() -> None:
-    two = score(condition={"steps": 1, "noise": 0.5})
-    (both, one) = wide_tables([record(scores=(two, score(condition={"steps": 1})))], [])
+    two = make_scores(condition={"steps": 1, "noise": 0.5})
+    (both, one) = wide_tables([record(scores=(two, make_scores(condition={"steps": 1})))], [])
     assert (both.metric, one.metric) == ("accuracy_by_noise_by_steps", "accuracy_by_steps")
     assert both.benches == ("noise 0.5, steps 1",)
 
@@ -338,7 +293,11 @@ def test_steps_of_one_bench_fill_few_frames(width: int, frames: int) -> None:
 
 
 def test_the_long_form_tells_the_condition_with_the_metric() -> None:
-    scores = (score(), score(condition={"steps": 10}), score(condition={"b": "x", "a": 0.5}, model="last"))
+    scores = (
+        make_scores(),
+        make_scores(condition={"steps": 10}),
+        make_scores(condition={"b": "x", "a": 0.5}, model="last"),
+    )
     frame = long_form([record(scores=scores)], [])
     assert ",".join(frame.columns) == LONG
     assert frame["metric"].tolist() == ["accuracy", "accuracy[steps=10]", "accuracy_last[a=0.5,b=x]"]
@@ -350,7 +309,7 @@ def test_synthetic_tasks_stand_in_for_nothing() -> None:
     assert [row.label for row in table.rows] == ["alpha"]
     assert "stand-in" not in to_markdown(table) + to_latex(table) + terminal(table)
     assert "| synthetic |" in to_markdown(table)
-    elsewhere = record(bench="linear5s", scores=(score(way=1, shot=10),), way=1, shot=5)
+    elsewhere = record(bench="linear5s", scores=(make_scores(way=1, shot=10),), way=1, shot=5)
     assert wide(elsewhere).benches == ("linear5s at 1w10s",)
 
 
@@ -364,7 +323,7 @@ def bold(table: WideTable) -> list[str]:
 def test_bold_is_the_best_and_those_that_overlap() -> None:
     def three(direction: str) -> WideTable:
         spread = {"far": (0.20, 0.21, 0.22), "near": (0.50, 0.52, 0.54), "next": (0.52, 0.54, 0.56)}
-        scores = {name: (score(values, better=direction),) for name, values in spread.items()}
+        scores = {name: (make_scores(values, better=direction),) for name, values in spread.items()}
         return wide(*(record(method=name, scores=s) for name, s in scores.items()))
 
     assert bold(three("higher")) == ["near", "next"]
@@ -544,7 +503,7 @@ def test_every_two_methods_of_every_bench_and_metric_or_those_against_one() -> N
     def three(metric: str, better: str) -> list[Record]:
         spread = {"alpha": A, "beta": B, "gamma": B[::-1]}
         return [
-            of(name, bench=bench, scores=(score(x, metric=metric, better=better, bench=bench),), protocol=metric)
+            of(name, bench=bench, scores=(make_scores(x, metric=metric, better=better, bench=bench),), protocol=metric)
             for bench in ("mini5w1s", "omni5w1s")
             for name, x in spread.items()
         ]
@@ -566,21 +525,21 @@ def test_every_two_methods_of_every_bench_and_metric_or_those_against_one() -> N
     "change",
     [
         {"norm": "transductive"},
-        {"scores": (score(B, queries=1),)},
+        {"scores": (make_scores(B, queries=1),)},
         {"preset": "paper"},
         {"source": "procedural"},
-        {"scores": (score(B[:2]),)},
+        {"scores": (make_scores(B[:2]),)},
         {"fingerprint": "0123456789abcdef"},
         {"options": {"split": "alphabets"}},
         {"protocol": "another"},
-        {"scores": (score(B, way=20),), "way": 5},
-        {"scores": (score(B, model="last"),)},
-        {"scores": (score(B, condition={"steps": 1}),)},
+        {"scores": (make_scores(B, way=20),), "way": 5},
+        {"scores": (make_scores(B, model="last"),)},
+        {"scores": (make_scores(B, condition={"steps": 1}),)},
         {"method": "alpha"},
     ],
 )
 def test_methods_that_were_not_measured_alike_are_not_paired(change: dict[str, Any]) -> None:
-    records = [of("alpha", *A), record(**{"method": "beta", "scores": (score(B),), "key": "other", **change})]
+    records = [of("alpha", *A), record(**{"method": "beta", "scores": (make_scores(B),), "key": "other", **change})]
     assert method_differences(records) == []
     assert paired_tables(method_differences(records)) == []
     message = str(nothing_to_pair(records))
@@ -645,7 +604,11 @@ def test_settings_of_a_method_are_compared_once_against_it_and_not_against_other
 
 
 def test_rows_on_data_of_two_kinds_say_which() -> None:
-    records = [of(m, *x, options={"split": split}) for split in ("random", "vinyals") for m, x in (("a", A), ("b", B))]
+    records = [
+        of(m, *x, options={"split": split}, key=split + m)
+        for split in ("random", "vinyals")
+        for m, x in (("a", A), ("b", B))
+    ]
     assert [c.attributes["settings"] for c in method_differences(records)] == ["split random", "split vinyals"]
 
 
@@ -704,7 +667,7 @@ ALONE = {"asked": "one at a time"}
 
 def both_ways(norm: str, together: Sequence[float], alone: Sequence[float], **changes: Any) -> list[Record]:
     made: dict[str, Any] = {"norm": norm, "inductive": norm != "transductive", **changes}
-    asked = (score(alone, condition=ALONE), score(alone, condition=ALONE, model="last"))
+    asked = (make_scores(alone, condition=ALONE), make_scores(alone, condition=ALONE, model="last"))
     return [record(*together, **made), record(scores=asked, protocol="one_at_a_time", **made)]
 
 
@@ -762,7 +725,7 @@ def test_norm_modes_never_mix_configurations_and_pair_the_seeds_that_both_have()
 def test_norm_modes_need_two_modes_and_scores_of_queries_alone() -> None:
     assert norm_tables(both_ways("running", A, B)) == []
     assert norm_tables([record(norm="running"), record(norm="tasknorm")]) == []
-    steps = (score(condition={"steps": 1}),)
+    steps = (make_scores(condition={"steps": 1}),)
     assert norm_tables([record(scores=steps, norm=norm) for norm in ("running", "tasknorm")]) == []
     alone = [r for norm in ("running", "tasknorm") for r in both_ways(norm, A, B)[1:]]
     assert norm_tables(alone) == []
@@ -818,7 +781,7 @@ ALL = ("Of two and three.", "Of all.")
 
 
 def test_tables_printed_together_give_a_number_to_one_note_only() -> None:
-    nll = score(metric="nll", unit="nats per query", better="lower")
+    nll = make_scores(metric="nll")
     records = [
         record(settings={"steps": 5}), record(method="beta", settings={"samples": 2}),
         record(method="beta", settings={"samples": 2}, scores=(nll,), protocol="nll"),
@@ -846,7 +809,7 @@ def test_bold_is_explained_only_where_something_is_bold_and_can_be_shown() -> No
 
 
 def call(folder: Path, *arguments: str) -> Any:
-    return CliRunner().invoke(app, ["table", "--results", str(folder), *arguments], env={"COLUMNS": "200"})
+    return invoke("table", "--results", folder, *arguments)
 
 
 @pytest.fixture
