@@ -1,6 +1,7 @@
-"""Write constraints.txt with the lowest versions that pyproject.toml allows; ``tox -e lowest`` runs it.
+"""Write constraints to the lowest versions that pyproject.toml allows; ``tox -e lowest`` runs it.
 
-What pyproject.toml does not name stays as it is, and so does torch, of which every other build is several GB to download.
+torch stays as in constraints.txt, since every other build of it is several GB to download. What pyproject.toml does
+not name is for pip to choose: old versions ask for old dependencies.
 """
 
 import re
@@ -11,28 +12,20 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def canonical(name: str) -> str:
-    """The name of a package as registries compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+def lowest(pyproject: str, constraints: str) -> str:
+    """Lines of a constraints file.
 
-
-def lower_bounds(pyproject: str) -> dict[str, str]:
-    """Canonical name to lowest version, of the requirements that have one."""
+    Args:
+        pyproject: the text of pyproject.toml.
+        constraints: the text of constraints.txt.
+    """
     content = tomllib.loads(pyproject)
     project = content["project"]
     lists = [content["build-system"]["requires"], project["dependencies"], *project["optional-dependencies"].values()]
-    found = (re.fullmatch(r"([\w.-]+)>=([\w.]+)", requirement) for lines in lists for requirement in lines)
-    return {canonical(match[1]): match[2] for match in found if match}
-
-
-def lowest(pyproject: str, constraints: str) -> str:
-    """The constraints, each with its lower bound where there is one."""
-    bounds = lower_bounds(pyproject) | {"torch": None}
-    lines = []
-    for line in constraints.splitlines():
-        name, equals, version = line.partition("==")
-        lines.append(name + equals + (bounds.get(canonical(name)) or version))
-    return "\n".join(lines) + "\n"
+    bounded = (re.fullmatch(r"([\w.-]+)>=([\w.]+)", requirement) for lines in lists for requirement in lines)
+    lines = {f"{match[1]}=={match[2]}" for match in bounded if match and match[1] != "torch"}
+    lines |= {line for line in constraints.splitlines() if line.startswith("torch==")}
+    return "".join(f"{line}\n" for line in sorted(lines))
 
 
 if __name__ == "__main__":
