@@ -53,6 +53,7 @@ ELSEWHERE = {
     "pytest tests/test_repository.py": "part of tox -e tests",
     "pytest tests/test_repository.py tests/test_conformance.py -k 'house or cosine'": "part of tox -e tests",
     "pytest docs/example_plugin": "tests/test_conformance.py runs it",
+    "pre-commit install": "it writes into .git; tests/test_project_files.py checks the hooks",
     "tox -e tests -- -k tasks -x": "part of tox",
     "tox -e faults": "part of tox",
     "ruff check .": "tox -e lint",
