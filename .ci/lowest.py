@@ -22,7 +22,9 @@ def lowest(pyproject: str, constraints: str) -> str:
     content = tomllib.loads(pyproject)
     project = content["project"]
     lists = [content["build-system"]["requires"], project["dependencies"], *project["optional-dependencies"].values()]
-    bounded = (re.fullmatch(r"([\w.-]+)>=([\w.]+)", requirement) for lines in lists for requirement in lines)
+    bounded = (
+        re.fullmatch(r"([\w.-]+)(?:\[\w+\])?>=([\w.]+)", requirement) for lines in lists for requirement in lines
+    )
     lines = {f"{match[1]}=={match[2]}" for match in bounded if match and match[1] != "torch"}
     lines |= {line for line in constraints.splitlines() if line.startswith("torch==")}
     return "".join(f"{line}\n" for line in sorted(lines))

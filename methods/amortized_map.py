@@ -1,13 +1,17 @@
-"""Amortized MAP inference: Versa's amortization network for the mean alone, with a prior on psi.
+"""Amortized MAP inference: Versa's amortization network for the mean alone, a point estimate with a prior on psi.
 
-psi: weights and bias of a linear classifier, one vector per class, a point mass predicted from the
-class's mean feature (paper, section 4, "amortized MAP inference").
-Reference: Qiao, Liu, Shen & Yuille, CVPR 2018; Gordon et al., ICLR 2019, section 4.
+psi: weights and bias of a linear classifier, one vector per class.
+q: a point mass, which two networks predict from the class's mean feature.
+Reference: Qiao, Liu, Shen & Yuille, CVPR 2018; Gordon et al., ICLR 2019, section 4, "amortized MAP
+inference".
+Objective: cross-entropy of the queries plus |psi|^2 / (2 sigma^2), shared out over the points of D: minus the
+log-density of the prior N(0, sigma^2 I), up to a constant, once a task. sigma is the setting ``prior_std``.
 
-Differences from Qiao et al.: the extractor is trained end to end with the network that predicts the
-weights, where theirs is pre-trained as a classifier and fixed; the weights are not bound to unit norm
-but have the prior N(0, prior_std^2 I), whose log-density enters the loss once per task, shared out
-over the points of D.
+Differences from the paper of Qiao et al.:
+
+- The backbone is trained end to end with the network that predicts the weights, where theirs is pre-trained
+  as a classifier and fixed.
+- The weights are not bound to unit norm but have a prior.
 """
 
 from __future__ import annotations
@@ -23,7 +27,6 @@ from mlpip_bench.inference.budgets import PAPER_BUDGETS
 from mlpip_bench.inference.distributions import Delta, linear_outputs
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
-from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.nn.layers import mlp
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
@@ -33,7 +36,7 @@ class AmortizedMAPSettings:
     """Settings of amortized MAP.
 
     Attributes:
-        prior_std: standard deviation of the prior of each coordinate of psi.
+        prior_std: standard deviation of the prior of each coordinate of psi; infinity leaves the prior out.
     """
 
     prior_std: float = 1.0
@@ -55,20 +58,20 @@ class AmortizedMAP(Method[Delta]):
 
     def __init__(self, problem: Problem, settings: AmortizedMAPSettings) -> None:
         super().__init__(problem, settings)
-        features = problem.extractor.features
-        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
+        self.backbone = problem.build_backbone()
+        features = self.backbone.features
         self.weight = mlp(features, features, features, features)
         self.bias = mlp(features, features, features, 1)
 
     def amortize(self, support: Labeled) -> Posterior[Delta]:
         """Weights and bias of each class from its mean feature."""
-        features, statistics = self.extractor(support.x)
+        features, statistics = self.backbone(support.x)
         means = support.class_means(features)
         return Posterior(Delta(torch.cat([self.weight(means), self.bias(means)], -1), event_dim=2), statistics)
 
     def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
         """Softmax of the linear classifier."""
-        features, _ = self.extractor(query_x, q.support)
+        features, _ = self.backbone(query_x, q.norm_statistics)
         return Categorical(logits=linear_outputs(features, q.psi.mean), validate_args=False)
 
     def loss(self, batch: TaskBatch) -> Tensor:

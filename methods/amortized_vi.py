@@ -1,14 +1,21 @@
-"""Amortized variational inference: Versa's networks, trained on the evidence lower bound.
+"""Amortized variational inference: Versa's networks, trained on the evidence lower bound and not on held-out queries.
 
-psi: weights and bias of a linear classifier, one vector per class, or a generator's input in view
-reconstruction; q factorized Gaussian from the amortization network.
-Reference: Gordon, Bronskill, Bauer, Nowozin & Turner, ICLR 2019, section 4 and the appendix on
-variational inference (there called amortized VI); Kingma & Welling, ICLR 2014.
+psi: weights and bias of a linear classifier, one vector per class; the weights of a regression; or a
+generator's input in view reconstruction.
+q: factorized Gaussian from the amortization network, Versa's.
+Reference: Gordon, Bronskill, Bauer, Nowozin & Turner, ICLR 2019, section 4 and the appendix on variational
+inference (there called amortized VI); Kingma & Welling, ICLR 2014.
+Objective: the evidence lower bound, Eq. 10 (C.2 in the appendix): the sum over D of 1/L sum_l log p(y | x,
+psi_l, theta), minus beta KL[q(psi | D) || p(psi)], the KL in closed form. It is a mean of logs where Eq. 4
+has the log of a mean, has a prior, and does not ask for predictions of points outside D. With beta below 1 it
+is no bound.
 
-The paper leaves open, and here are settings: the prior, N(0, I); the KL, of weight 1 against the summed
-log-likelihood; D in training, the support set (``observed``). Differences: the loss is the negative
-bound per point of D, which Adam hardly tells from the sum; normalization, networks and evaluation as
-in this suite's Versa. In regression psi are the weights of the regression.
+Differences from the paper:
+
+- It leaves open, and here are settings: the prior, N(0, I) unless ``learn_prior``; ``beta``, 1 against the
+  summed log-likelihood; and D in training, the support set (``observed``).
+- The loss is the negative bound per point of D, which Adam hardly tells from the sum.
+- Normalization, networks and evaluation are those of this suite's Versa.
 """
 
 from __future__ import annotations
@@ -32,7 +39,6 @@ class AmortizedVI(Method[Normal]):
     reference = "Gordon et al. 2019, Meta-Learning Probabilistic Inference for Prediction (ICLR), section 4"
     psi = "Gaussian over the weights and bias of a linear classifier"
     handles = ("classification", "regression", "reconstruction")
-    default_for = ("linear", "toy", "toyfresh")
     linear_classifier = True
     bounds_evidence = True
     Settings = VariationalSettings
@@ -54,7 +60,7 @@ class AmortizedVI(Method[Normal]):
 
     def predictive(self, q: Posterior[Normal], query_x: Tensor) -> Distribution:
         """Mixture over L samples."""
-        features, _ = self.model.features(query_x, q.support)
+        features, _ = self.model.features(query_x, q.norm_statistics)
         samples = self.settings.samples if self.training else self.settings.eval_samples
         return self.model.predictive(features, q.psi, samples, fixed_noise=not self.training)
 

@@ -1,12 +1,16 @@
 """ANIL: MAML in which only the last layer adapts.
 
-psi: weights and bias of a linear classifier, a point mass after gradient steps from learned rows
-(paper, Eq. 6, with the extractor in theta).
+psi: weights and bias of a linear classifier.
+q: a point mass after gradient steps on the support set's mean cross-entropy, from learned rows (paper, Eq. 6,
+with the backbone in theta). Features are computed once a task, as the backbone does not adapt.
 Reference: Raghu, Raghu, Bengio & Vinyals, ICLR 2020.
+Objective: cross-entropy of the queries, differentiated through the steps.
 
-Differences from their paper: the network is the bench's extractor for all methods alike, and the head
-starts at zero. Features are computed once a task, as the extractor is not adapted. Test tasks with
-more classes than the training way start the further classes from the mean of the learned rows.
+Differences from their paper:
+
+- The network is the run's backbone for all methods alike, and the head starts at zero.
+- Test tasks with more classes than the training way start the further classes from the mean of the learned
+  rows.
 """
 
 from __future__ import annotations
@@ -21,7 +25,6 @@ from mlpip_bench.inference.distributions import Delta, linear_outputs
 from mlpip_bench.inference.gradient_steps import StepSettings
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
-from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
@@ -40,12 +43,12 @@ class ANIL(Method[Delta]):
 
     def __init__(self, problem: Problem, settings: StepSettings) -> None:
         super().__init__(problem, settings)
-        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
-        self.head = nn.Parameter(torch.zeros(problem.way, problem.extractor.features + 1))
+        self.backbone = problem.build_backbone()
+        self.head = nn.Parameter(torch.zeros(problem.way, self.backbone.features + 1))
 
     def amortize(self, support: Labeled) -> Posterior[Delta]:
         """Gradient steps on the head, all tasks at once: their losses are summed and share no parameter."""
-        features, statistics = self.extractor(support.x)
+        features, statistics = self.backbone(support.x)
         keep_graph = self.training and torch.is_grad_enabled()
         missing = max(support.way - len(self.head), 0)
         rows = torch.cat([self.head[: support.way], self.head.mean(0, keepdim=True).expand(missing, -1)])
@@ -63,7 +66,7 @@ class ANIL(Method[Delta]):
 
     def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
         """Softmax of the adapted linear classifier."""
-        features, _ = self.extractor(query_x, q.support)
+        features, _ = self.backbone(query_x, q.norm_statistics)
         return Categorical(logits=linear_outputs(features, q.psi.mean), validate_args=False)
 
     def loss(self, batch: TaskBatch) -> Tensor:

@@ -1,12 +1,15 @@
 """Conditional neural process: a network conditioned on a summary of the support set, by maximum likelihood.
 
-psi: a representation of each class and of the whole support set, a point mass; the decoder belongs to
-theta (paper, section 4, "conditional models trained via maximum likelihood", Eq. 9).
+psi: a representation of each class, the mean of its points' encodings; the decoder, which scores a class from
+the query's feature, the class's representation and the mean over classes, belongs to theta.
+q: a point mass (paper, section 4, "conditional models trained via maximum likelihood", Eq. 9).
 Reference: Garnelo, Rosenbaum, Maddison et al., ICML 2018, section 4.3.
+Objective: cross-entropy of the queries.
 
-Differences from their paper: they concatenate the classes' representations, which fixes the way; here
-the decoder scores one class at a time, from the query, the class's representation and the mean over
-classes, so way and order of classes are free.
+Differences from their paper:
+
+- They concatenate the classes' representations, which fixes the way. Here the decoder scores one class at a
+  time, so way and order of classes are free.
 """
 
 from __future__ import annotations
@@ -16,11 +19,11 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
 from mlpip_bench.inference.distributions import Delta
-from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
+from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
-from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.nn.layers import mlp
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
+from mlpip_bench.utils.settings import NoSettings
 
 
 class CNP(Method[Delta]):
@@ -31,19 +34,19 @@ class CNP(Method[Delta]):
 
     def __init__(self, problem: Problem, settings: NoSettings) -> None:
         super().__init__(problem, settings)
-        features = problem.extractor.features
-        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
+        self.backbone = problem.build_backbone()
+        features = self.backbone.features
         self.encoder = mlp(features, features, features)
         self.decoder = mlp(3 * features, features, features, 1, last_bias=False)
 
     def amortize(self, support: Labeled) -> Posterior[Delta]:
         """r_c, the mean over a class's points of their encoding."""
-        features, statistics = self.extractor(support.x)
+        features, statistics = self.backbone(support.x)
         return Posterior(Delta(support.class_means(self.encoder(features)), event_dim=2), statistics)
 
     def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
         """Softmax over classes of the decoder of (h(x), r_c, mean of r)."""
-        features, _ = self.extractor(query_x, q.support)
+        features, _ = self.backbone(query_x, q.norm_statistics)
         r = torch.cat([q.psi.mean, q.psi.mean.mean(1, keepdim=True).expand_as(q.psi.mean)], -1)
         way, points = r.shape[1], features.shape[1]
         inputs = [features.unsqueeze(2).expand(-1, -1, way, -1), r.unsqueeze(1).expand(-1, points, -1, -1)]

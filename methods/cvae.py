@@ -1,14 +1,19 @@
 """C-VAE: a conditional variational autoencoder of single views, the paper's baseline in view reconstruction.
 
-psi: the latent vector of an image whose label is the view's angle; q factorized Gaussian.
-Reference: Kingma, Rezende, Mohamed & Welling, NIPS 2014 (model M2, labels given); Gordon et al., ICLR
-2019, section 5.3: architectures identical to Versa's, trained in batch mode.
+psi: the latent vector of an image whose label is the view's angle.
+q: factorized Gaussian from Versa's networks. At test it is inferred from the given views, and decoded at the
+angles that are asked for, at the mean of q.
+Reference: Kingma, Rezende, Mohamed & Welling, NIPS 2014 (model M2, labels given); Gordon et al., ICLR 2019,
+section 5.3: architectures identical to Versa's, trained in batch mode.
+Objective: the negative evidence lower bound per view (C.1 with one view for D). Every view is a data point of
+its own: its encoder, its angle and a latent with a standard normal prior explain that view alone, and nothing
+asks the latent to know the other views.
 
-Every view is a data point of its own: its encoder, its angle and a latent with a standard normal prior
-explain that view alone, and nothing asks the latent to know the other views. At test psi is inferred from
-the given views and decoded at the angles that are asked for. The paper leaves open the latent's size
-(here Versa's, 256), the weight of the KL (1) and several given views: they are pooled by Versa's
-network, which training has shown one at a time. Images are generated at the mean of q.
+Differences from the paper: none that are known. It leaves open, and here is chosen:
+
+- the latent's size, Versa's, 256;
+- the weight of the KL, 1;
+- several given views, which are pooled by Versa's network, although training has shown it one at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +45,6 @@ class CVAE(Method[Normal]):
     reference = "Kingma et al. 2014, Semi-Supervised Learning with Deep Generative Models (NIPS); Gordon et al. 2019"
     psi = "Gaussian over the latent vector of a view"
     handles = ("reconstruction",)
-    default_for = ("views",)
     Settings = CVAESettings
     xfail_checks: ClassVar = {"loss_mean_over_points": "its loss is a mean over all views, the given ones too"}
     settings: CVAESettings

@@ -1,10 +1,12 @@
 """First-order MAML: MAML without the second derivatives.
 
-psi: all parameters of extractor and classifier, a point mass at the adapted values (paper, Eq. 6).
+psi: all parameters of the backbone and of a linear classifier.
+q: a point mass after gradient steps from a learned psi_0, as in ``maml`` (paper, Eq. 6).
 Reference: Finn, Abbeel & Levine, ICML 2017, section 5.2; Nichol, Achiam & Schulman, 2018.
+Objective: cross-entropy of the queries under the adapted parameters. Its gradient takes d psi / d psi_0 for
+the identity: it is the query loss's gradient at the adapted parameters, applied to psi_0.
 
-The outer gradient takes d psi / d psi_0 for the identity: it is the query loss's gradient at the
-adapted parameters, applied to psi_0. Differences from their papers: as in maml.
+Differences from their papers: as in ``maml``.
 """
 
 from __future__ import annotations

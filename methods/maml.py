@@ -1,14 +1,24 @@
-"""MAML: a few gradient steps from a learned initialization, as semi-amortized inference.
+"""MAML: a few gradient steps from a learned initialization, read as semi-amortized inference.
 
-psi: all parameters of extractor and classifier, a point mass at the adapted values (paper, Eq. 6).
+psi: all parameters of the backbone and of a linear classifier.
+q: a point mass after gradient steps from a learned psi_0 (paper, Eq. 6): psi <- psi - eta grad L(psi; D),
+with L the mean cross-entropy of the support set, in nats.
 Reference: Finn, Abbeel & Levine, ICML 2017.
+Objective: cross-entropy of the queries under the adapted parameters (Eq. 4 with a point mass), differentiated
+through the steps, second derivatives included.
 
-Differences from their paper: the inner loss is a mean and its rate is stated for a mean (their code
-sums over classes, so its 0.4 at 5-way is 2.0 for a mean); the network is the bench's extractor for all
-methods alike, whose 256 features make longer steps than their 64, so the quick preset has a smaller
-rate; the head starts at zero; scale and shift of the normalization adapt too; one fixed number of test
-steps. Test tasks with more classes than the training way start the further classes from the mean of
-the learned rows.
+Differences from their paper:
+
+- The inner loss is a mean and its rate is stated for a mean. Their code sums over classes, so its 0.4 at
+  5-way is 2.0 for a mean.
+- The network is the run's backbone for all methods alike. Its 256 features make longer steps than the 64
+  of their code, so the default rate is smaller; the rates of the preset ``paper`` are their code's, and were
+  made for its network.
+- The head starts at zero; scale and shift of the normalization adapt too.
+- One fixed number of test steps; the best of several on the test tasks is nobody's result (the protocol
+  ``steps`` shows them all).
+- Test tasks with more classes than the training way start the further classes from the mean of the learned
+  rows.
 """
 
 from __future__ import annotations
@@ -33,7 +43,7 @@ class MAMLSettings(StepSettings):
 
     Attributes:
         first_order: leave the second derivatives out (see also ``fomaml``).
-        inner_engine: ``native``, or ``higher`` for the library of that name.
+        inner_engine: ``native``, or ``higher`` for the library of that name, which gives the same numbers.
     """
 
     first_order: bool = False
@@ -50,7 +60,6 @@ class MAML(Method[Delta]):
 
     reference = "Finn et al. 2017, Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks (ICML)"
     psi = "point mass at all network parameters after a few gradient steps"
-    default_for = ("omni", "tiny", "mini")
     Settings = MAMLSettings
     settings: MAMLSettings
     presets: ClassVar = {

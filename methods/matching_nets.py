@@ -1,10 +1,15 @@
 """Matching networks: attention over the support set, a weighted vote of its labels.
 
-psi: the embedded support set with its labels, a point mass; the classifier is non-parametric.
+psi: the embedded support set with its labels; the classifier is non-parametric.
+q: a point mass. The probability of a class is the attention on its support points, a softmax of scaled
+cosines (their Eq. 1).
 Reference: Vinyals, Blundell, Lillicrap, Kavukcuoglu & Wierstra, NeurIPS 2016, Eq. 1.
+Objective: cross-entropy of the queries.
 
-Differences from their paper: no full context embeddings, f = g = the bench's extractor; cosines are
-multiplied by ``scale`` before the softmax, without which attention is nearly uniform.
+Differences from their paper:
+
+- No full context embeddings: f = g = the run's backbone.
+- Cosines are multiplied by ``scale`` before the softmax, without which attention is nearly uniform.
 """
 
 from __future__ import annotations
@@ -21,7 +26,6 @@ from torch.nn.functional import normalize
 from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
-from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
@@ -51,17 +55,17 @@ class MatchingNets(Method[Delta]):
 
     def __init__(self, problem: Problem, settings: MatchingNetsSettings) -> None:
         super().__init__(problem, settings)
-        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
+        self.backbone = problem.build_backbone()
 
     def amortize(self, support: Labeled) -> Posterior[Delta]:
         """Each support point's unit embedding, then its label in one-hot form."""
-        features, statistics = self.extractor(support.x)
+        features, statistics = self.backbone(support.x)
         psi = torch.cat([normalize(features, dim=-1), support.one_hot], -1)
         return Posterior(Delta(psi, event_dim=2), statistics)
 
     def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
         """p(y = c) = attention on the support points of class c (their Eq. 1)."""
-        features, _ = self.extractor(query_x, q.support)
+        features, _ = self.backbone(query_x, q.norm_statistics)
         embedded, one_hot = q.psi.mean.split([features.shape[-1], q.psi.mean.shape[-1] - features.shape[-1]], -1)
         similarity = self.settings.scale * normalize(features, dim=-1) @ embedded.mT  # [task, point, support point]
         other_class = (one_hot.mT == 0).unsqueeze(1)  # [task, 1, way, support point]

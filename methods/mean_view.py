@@ -1,11 +1,14 @@
 """Mean view: at each angle the mean of the training objects' views, whatever views of the object are given.
 
-psi: nothing is inferred. A trivial reference of view reconstruction: a method that does no better has
-learned nothing from the given views.
-Reference: Tatarchenko, Richter, Ranftl, Li, Koltun & Brox, CVPR 2019, who hold networks against such
-baselines; not one of theirs.
+psi: nothing is inferred. A trivial reference of view reconstruction: a method that does no better has learned
+nothing from the given views.
+q: none; its sample is an empty vector.
+Reference: Tatarchenko, Richter, Ranftl, Li, Koltun & Brox, CVPR 2019.
+Objective: none, there is nothing to optimize. The mean is a running one over the training tasks, exact up to
+how often each object was drawn.
 
-The mean is a running one over the training tasks, exact up to how often each object was drawn.
+Differences from their paper: they hold networks against baselines of this kind; this one is not one of
+theirs.
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ from torch.distributions import Distribution
 from mlpip_bench.datasets.views import VIEWS
 from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.gaussian import view_likelihood
-from mlpip_bench.inference.method import Method, NoSettings, Posterior, Problem
+from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
+from mlpip_bench.utils.settings import NoSettings
 
 
 class MeanView(Method[Delta]):
@@ -30,7 +34,6 @@ class MeanView(Method[Delta]):
     reference = "Tatarchenko et al. 2019, What Do Single-View 3D Reconstruction Networks Learn? (CVPR)"
     psi = "nothing: the given views are not used"
     handles = ("reconstruction",)
-    default_for = ("views",)
     xfail_checks: ClassVar = {"support_counts": "by definition it does not use the given views"}
 
     total: Tensor
@@ -38,7 +41,7 @@ class MeanView(Method[Delta]):
 
     def __init__(self, problem: Problem, settings: NoSettings) -> None:
         super().__init__(problem, settings)
-        self.register_buffer("total", torch.zeros(VIEWS, *problem.extractor.image_shape))
+        self.register_buffer("total", torch.zeros(VIEWS, *problem.input_shape))
         self.register_buffer("count", torch.zeros(VIEWS))
 
     def _bin(self, x: Tensor) -> Tensor:

@@ -1,11 +1,16 @@
 """Meta-SGD: MAML whose inner rates are learned, one for each parameter.
 
-psi: all parameters of extractor and classifier, a point mass at the adapted values (paper, Eq. 6, with
-a learned eta).
+psi: all parameters of the backbone and of a linear classifier.
+q: a point mass after gradient steps from a learned psi_0, as in ``maml`` (paper, Eq. 6). Here eta is a vector
+with an entry for each parameter, and is learned with psi_0 (Eq. 3 of Li et al.).
 Reference: Li, Zhou, Chen & Li, arXiv:1707.09835, 2017.
+Objective: cross-entropy of the queries, differentiated in psi_0 and in the rates.
 
-Differences from their paper: all rates start at one value, ``inner_rate``, instead of at random ones;
-network, head and normalization as in maml. Several steps share their rates; the paper takes one step.
+Differences from their paper:
+
+- All rates start at one value, ``inner_rate``, instead of at random ones.
+- Several steps share their rates; the paper takes one step.
+- Network, head and normalization are as in ``maml``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,12 @@
 """Nearest view: a copy of the given view whose angle is nearest to the one that is asked for.
 
-psi: the given views and their angles. A trivial reference of view reconstruction: nothing is learned.
-Reference: Cover & Hart, IEEE Transactions on Information Theory 1967 (the nearest neighbor, here in angle).
+psi: the given views and their angles.
+q: a point mass. Where two given views are as near, their mean is drawn. A trivial reference of view
+reconstruction.
+Reference: Cover & Hart, IEEE Transactions on Information Theory 1967.
+Objective: none, nothing is learned.
+
+Differences from their paper: none; it is their nearest-neighbor rule, here in angle.
 """
 
 from __future__ import annotations
@@ -23,7 +28,6 @@ class NearestView(Method[Delta]):
     reference = "Cover & Hart 1967, Nearest Neighbor Pattern Classification (IEEE Transactions on Information Theory)"
     psi = "point mass at the given views and their angles"
     handles = ("reconstruction",)
-    default_for = ("views",)
 
     def amortize(self, support: Labeled) -> Posterior[Delta]:
         """Each given view with its sine and cosine, the last two coordinates of x, behind its pixels."""
@@ -35,7 +39,7 @@ class NearestView(Method[Delta]):
         closeness = query_x[..., -2:] @ angles.mT
         nearest = (closeness > closeness.amax(-1, keepdim=True) - 1e-4).to(images.dtype)
         copies = (nearest / nearest.sum(-1, keepdim=True)) @ images
-        shaped = copies.unflatten(-1, self.problem.extractor.image_shape)
+        shaped = copies.unflatten(-1, self.problem.input_shape)
         return view_likelihood(shaped, self.problem)
 
     def loss(self, batch: TaskBatch) -> Tensor:

@@ -1,15 +1,15 @@
-"""Non-amortized variational inference: a Gaussian of its own for each task, fitted by gradient ascent.
+"""Non-amortized variational inference: a Gaussian for each task, fitted by gradient steps on the task's own bound.
 
-psi: weights and bias of a linear classifier, one vector per class, q factorized Gaussian with local
-parameters (mean, log-variance).
-Reference: Gordon, Bronskill, Bauer, Nowozin & Turner, ICLR 2019, section 4 and the appendix on
-variational inference (there called non-amortized VI).
+psi: weights and bias of a linear classifier, one vector per class.
+q: factorized Gaussian, its mean and log-variance fitted to each task by Adam, from the prior on; features are
+computed once.
+Reference: Gordon, Bronskill, Bauer, Nowozin & Turner, ICLR 2019, section 4 and the appendix on variational
+inference (there called non-amortized VI).
+Objective: the bound of ``amortized_vi``, Eq. 10, by variational EM: the local parameters of each task are
+fitted, then theta takes one step on the bound at them. Nothing is differentiated through the fit.
 
-Training is variational EM: the local parameters of each task are fitted on features that are computed
-once, then theta takes one step on the bound at them; nothing is differentiated through the fit. The
-paper leaves open, and here are settings: the prior, N(0, I); the KL, of weight 1 against the summed
-log-likelihood; D in training, the support set (``observed``); steps and rate of the fit, which is
-Adam's and starts at the prior. Differences: as in amortized_vi.
+Differences from the paper: as in ``amortized_vi``; it also leaves open steps and rate of the fit, which are
+settings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from mlpip_bench.inference.gradient_steps import StepCounts
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import elbo
 from mlpip_bench.inference.variational import GaussianPrior, VariationalSettings, observed_data
-from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.nn.layers import std_from_log_variance
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
@@ -39,6 +38,7 @@ class NonAmortizedVISettings(VariationalSettings, StepCounts):
 
     Attributes:
         train_steps, test_steps: steps of the fit of a task while training and at evaluation.
+        samples, eval_samples: L of the objective in training, and of the predictive; and of the fit in each.
         local_rate: Adam's learning rate for the local parameters.
     """
 
@@ -59,7 +59,6 @@ class NonAmortizedVI(Method[Normal]):
     reference = "Gordon et al. 2019, Meta-Learning Probabilistic Inference for Prediction (ICLR), section 4"
     psi = "Gaussian over the weights and bias of a linear classifier, fitted anew for each task"
     handles = ("classification", "regression")
-    default_for = ("linear", "toy", "toyfresh", "context")
     linear_classifier = True
     bounds_evidence = True
     Settings = NonAmortizedVISettings
@@ -72,12 +71,12 @@ class NonAmortizedVI(Method[Normal]):
 
     def __init__(self, problem: Problem, settings: NonAmortizedVISettings) -> None:
         super().__init__(problem, settings)
-        self.extractor = FeatureExtractor(problem.extractor, problem.norm, dropout=settings.dropout)
+        self.backbone = problem.build_backbone(dropout=settings.dropout)
         self.prior = GaussianPrior(learned=settings.learn_prior)
 
     def amortize(self, support: Labeled) -> Posterior[Normal]:
         """Gradient ascent on each task's own bound, with the features of its support set kept."""
-        features, statistics = self.extractor(support.x)
+        features, statistics = self.backbone(support.x)
         return Posterior(self._fit(features.detach(), support), statistics)
 
     def _fit(self, features: Tensor, data: Labeled) -> Normal:
@@ -105,12 +104,12 @@ class NonAmortizedVI(Method[Normal]):
 
     def predictive(self, q: Posterior[Normal], query_x: Tensor) -> Distribution:
         """Mixture over L samples of the Gaussian outputs (local reparameterization)."""
-        features, _ = self.extractor(query_x, q.support)
+        features, _ = self.backbone(query_x, q.norm_statistics)
         return self._conditional(features, q.psi)
 
     def loss(self, batch: TaskBatch) -> Tensor:
         """Negative evidence lower bound of D at the fitted q, per point of D."""
         data = observed_data(batch, self.settings.observed)
-        features, _ = self.extractor(data.x)
+        features, _ = self.backbone(data.x)
         psi = self._fit(features.detach(), data)
         return -self._bound(features, data, psi).mean() / data.y.shape[1]

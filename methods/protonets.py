@@ -1,12 +1,18 @@
-"""Prototypical networks: a linear classifier read off the class means.
+"""Prototypical networks: a linear classifier read off the class means of the features.
 
-psi: weights mu_c and bias -|mu_c|^2/2 of each class (paper, Eq. 7 and 8), a point mass.
+psi: weights mu_c and bias -|mu_c|^2/2 of each class, with mu_c the mean feature of its support points (paper,
+Eq. 7).
+q: a point mass; the predictive is the softmax of h(x).mu_c - |mu_c|^2/2 (Eq. 8).
 Reference: Snell, Swersky & Zemel, NeurIPS 2017.
+Objective: cross-entropy of the queries.
 
-Differences from their paper: one way for training and test, as in the paper's table 3; Euclidean
-distance enters as h.mu - |mu|^2/2, half the squared distance up to a constant of the query, where
-their logits are the full squared distance (a factor of 2, the ``scale``); the best model on
-validation replaces early stopping and retraining on the validation classes.
+Differences from their paper:
+
+- One way for training and test, as in the paper's accuracy table (Table 3); Snell et al. train at a higher
+  way.
+- Euclidean distance enters as h.mu - |mu|^2/2, half the squared distance up to a constant of the query, where
+  their logits are the full squared distance: a factor of 2, the setting ``scale``.
+- The best model on validation replaces early stopping and retraining on the validation classes.
 """
 
 from __future__ import annotations
@@ -22,7 +28,6 @@ from torch.distributions import Categorical, Distribution
 from mlpip_bench.inference.distributions import Delta, linear_outputs
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
-from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
@@ -46,7 +51,6 @@ class ProtoNets(Method[Delta]):
 
     reference = "Snell et al. 2017, Prototypical Networks for Few-shot Learning (NeurIPS)"
     psi = "point mass at {mu_c, -|mu_c|^2/2}, a linear classifier from class means"
-    default_for = ("omni", "tiny", "mini")
     linear_classifier = True
     Settings = ProtoNetsSettings
     settings: ProtoNetsSettings
@@ -59,18 +63,18 @@ class ProtoNets(Method[Delta]):
 
     def __init__(self, problem: Problem, settings: ProtoNetsSettings) -> None:
         super().__init__(problem, settings)
-        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
+        self.backbone = problem.build_backbone()
 
     def amortize(self, support: Labeled) -> Posterior[Delta]:
         """Class means mu_c, and the bias that completes the square (Eq. 7)."""
-        features, statistics = self.extractor(support.x)
+        features, statistics = self.backbone(support.x)
         means = support.class_means(features)
         bias = -means.square().sum(-1, keepdim=True) / 2
         return Posterior(Delta(torch.cat([means, bias], -1), event_dim=2), statistics)
 
     def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
         """Softmax of h(x).mu_c - |mu_c|^2/2 (Eq. 8)."""
-        features, _ = self.extractor(query_x, q.support)
+        features, _ = self.backbone(query_x, q.norm_statistics)
         return Categorical(logits=self.settings.scale * linear_outputs(features, q.psi.mean), validate_args=False)
 
     def loss(self, batch: TaskBatch) -> Tensor:

@@ -1,13 +1,18 @@
 """Reptile: psi_0 moves toward the parameters that gradient steps on a whole task lead to.
 
-psi: all parameters of extractor and classifier, a point mass at the adapted values (paper, Eq. 6).
+psi: all parameters of the backbone and of a linear classifier.
+q: a point mass after gradient steps from a learned psi_0, as in ``maml`` (paper, Eq. 6).
 Reference: Nichol, Achiam & Schulman, On First-Order Meta-Learning Algorithms, arXiv:1803.02999, 2018.
+Objective: in training a task is not split, the steps are taken on all its images. The outer gradient is
+psi_0 - psi*, given to Adam as their section 2 suggests; the loss has that gradient, and for its value the
+log-loss of the task's queries after the steps.
 
-In training a task is not split: the steps are taken on all its images. The outer gradient is psi_0 -
-psi*, given to Adam as their section 2 suggests; the loss has that gradient, and for its value the
-log-loss of the task's queries after the steps. Differences from their paper: the inner steps are plain
-gradient descent on all images of the task, where theirs are Adam steps on mini-batches; way and shot
-of training are those of the test; network, head and normalization as in maml.
+Differences from their paper:
+
+- Inner steps are plain gradient descent on all images of the task, where theirs are Adam steps on
+  mini-batches.
+- Way and shot of training are those of the test.
+- Network, head and normalization are as in ``maml``.
 """
 
 from __future__ import annotations
@@ -28,7 +33,12 @@ from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 @dataclass(frozen=True)
 class ReptileSettings(StepSettings):
-    """Settings of Reptile: those of gradient steps, of which it needs several."""
+    """Settings of Reptile: those of gradient steps, of which it needs several.
+
+    Attributes:
+        train_steps: inner gradient steps in training, at least 1.
+        test_steps: inner gradient steps at evaluation.
+    """
 
     train_steps: int = 5
     test_steps: int = 10

@@ -1,38 +1,65 @@
-"""Plugins, found by entry points: the engine knows no method and no protocol by name."""
+"""Plugins of four kinds, found by entry points: the engine knows none of them by name.
+
+Names are read from the metadata of installed packages; a plugin is imported when it is asked for.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from mlpip_bench.benches.families import DATASETS
-from mlpip_bench.benches.settings import PRESETS, resolve
-from mlpip_bench.benches.spec import parse_bench
-from mlpip_bench.evaluation.metrics import Metric
-from mlpip_bench.evaluation.protocol import EvalProtocol, SideBySideProtocol
-from mlpip_bench.inference.method import Method, TaskKind
+from mlpip_bench.benches.family import PRESETS, TaskFamily
+from mlpip_bench.benches.spec import BenchSpec, family_of, grammar
 from mlpip_bench.utils.errors import UserError, one_line, unknown_name
 
+if TYPE_CHECKING:  # names are listed without torch
+    from mlpip_bench.datasets.sources import DataSource
+    from mlpip_bench.evaluation.protocol import EvalProtocol, SideBySideProtocol
+    from mlpip_bench.inference.method import Method
+    from mlpip_bench.nn.backbone import Backbone
 
-def _installed(group: str) -> dict[str, dict[str, EntryPoint]]:
-    """For each name, what is registered under it: ``{name: {"module:Class": entry point}}``."""
+Kind = Literal["method", "protocol", "bench", "backbone"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_GROUPS: Mapping[Kind, str] = {
+    "method": "mlpip_bench.methods",
+    "protocol": "mlpip_bench.protocols",
+    "bench": "mlpip_bench.benches",
+    "backbone": "mlpip_bench.backbones",
+}
+_TITLES: Mapping[Kind, str] = {
+    "method": "method",
+    "protocol": "protocol",
+    "bench": "task family",
+    "backbone": "backbone",
+}
+_T = TypeVar("_T")
+
+
+def installed(kind: Kind) -> dict[str, dict[str, EntryPoint]]:
+    """For each name, what is registered under it: ``{name: {"module:Class": entry point}}``; nothing is imported."""
     found: dict[str, dict[str, EntryPoint]] = {}
-    for entry in entry_points(group=group):
+    for entry in sorted(entry_points(group=_GROUPS[kind]), key=lambda entry: entry.name):
         found.setdefault(entry.name, {})[entry.value] = entry
     return found
 
 
+def names(kind: Kind) -> list[str]:
+    """Names of the installed plugins of a kind."""
+    return list(installed(kind))
+
+
 def method_names() -> list[str]:
     """Names of the installed methods."""
-    return sorted(_installed("mlpip_bench.methods"))
+    return names("method")
 
 
 def protocol_names() -> list[str]:
     """Names of the installed protocols."""
-    return sorted(_installed("mlpip_bench.protocols"))
+    return names("protocol")
 
 
 def method(name: str) -> type[Method[Any]]:
@@ -45,71 +72,117 @@ def method(name: str) -> type[Method[Any]]:
     return plugin
 
 
-def paper_training_tasks(method_name: str, bench: str) -> int | None:
-    """How many tasks a method is trained on in a bench with the preset ``paper``; None where it cannot be loaded."""
-    try:
-        plugin = method(method_name)
-    except UserError:  # records can be read where their method is not installed
-        return None
-    spec = parse_bench(bench)
-    budget = spec.data.budgets["paper"]
-    plan = resolve(plugin, method_name, budget, "paper", (spec.dataset, spec.name), {}).plan
-    return plan.iterations * plan.tasks_per_batch
-
-
 def protocol(name: str) -> type[EvalProtocol] | type[SideBySideProtocol]:
     """The protocol of that name; raises as :func:`method` does."""
     plugin: type[EvalProtocol] | type[SideBySideProtocol] = _load("protocol", name, protocol_faults)
     return plugin
 
 
-def _load(kind: str, name: str, faults: Callable[[Any], list[str]]) -> Any:
-    known = _installed(f"mlpip_bench.{kind}s")
+def backbone(name: str) -> type[Backbone]:
+    """The backbone of that name; raises as :func:`method` does."""
+    plugin: type[Backbone] = _load("backbone", name, backbone_faults)
+    return plugin
+
+
+def family(name: str) -> type[TaskFamily]:
+    """The task family of that name; raises as :func:`method` does."""
+    plugin: type[TaskFamily] = _load("bench", name, family_faults)
+    return plugin
+
+
+def families() -> dict[str, type[TaskFamily]]:
+    """All task families that can be loaded, by name."""
+    return loadable(names("bench"), family)
+
+
+def data_sources() -> dict[str, DataSource]:
+    """The data sets on a user's disk that families look for, by family, each with its default options."""
+    from mlpip_bench.benches.images import ImageFamily
+
+    return {
+        name: plugin(plugin.Options()).source()
+        for name, plugin in families().items()
+        if issubclass(plugin, ImageFamily)
+    }
+
+
+def loadable(candidates: Iterable[str], load: Callable[[str], _T]) -> dict[str, _T]:
+    """The plugins of these names, without those that somebody broke."""
+    found = {}
+    for name in candidates:
+        try:
+            found[name] = load(name)
+        except UserError:
+            continue
+    return found
+
+
+def bench(name: str) -> BenchSpec:
+    """Read a bench's name.
+
+    Raises:
+        UserError: no installed family has such benches, or a number is too small or too large.
+    """
+    found = family_of(name)
+    spec = family(found).read_name(name) if found in names("bench") else None
+    if spec is None:
+        known = families()
+        listed = [example for plugin in known.values() for example in plugin.examples]
+        raise UserError(
+            f"{unknown_name('bench', name, listed)} {grammar({n: plugin.naming for n, plugin in known.items()})}"
+        )
+    return spec
+
+
+def origin(kind: Kind, name: str) -> EntryPoint | None:
+    """The entry point that registers a plugin; None where the name is not registered, or more than once."""
+    entries = list(installed(kind).get(name, {}).values())
+    return entries[0] if len(entries) == 1 else None
+
+
+def _load(kind: Kind, name: str, faults: Callable[[Any], list[str]]) -> Any:
+    known, title = installed(kind), _TITLES[kind]
     if not known:
         raise UserError(
-            f"no {kind} is installed: entry points are missing. Install the package (pip install -e . in a checkout)."
+            f"no {title} is installed: entry points are missing. Install the package (pip install -e . in a checkout)."
         )
     if name not in known:
-        raise unknown_name(kind, name, known)
+        raise unknown_name(title, name, known)
     if len(known[name]) > 1:
-        origins = " and by ".join(sorted(map(_origin, known[name].values())))
+        origins = " and by ".join(sorted(map(described, known[name].values())))
         raise UserError(
-            f"a {kind}'s name must be unique; {name!r} is registered by {origins}. "
+            f"a {title}'s name must be unique; {name!r} is registered by {origins}. "
             "Uninstall the package of one of them, or rename its entry point."
         )
     ((value, entry),) = known[name].items()
     if ":" not in value:
-        raise UserError(f"the entry point of {kind} {name!r} ({_origin(entry)}) must be module:Class; got {value!r}.")
+        raise UserError(
+            f"the entry point of {title} {name!r} ({described(entry)}) must be module:Class; got {value!r}."
+        )
     try:
         plugin = entry.load()
     except (Exception, SystemExit) as error:  # a third party's import can fail in any way; it is named, not hidden
-        raise UserError(f"{kind} {name!r} ({_origin(entry)}) cannot be imported: {one_line(error)}") from error
+        raise UserError(f"{title} {name!r} ({described(entry)}) cannot be imported: {one_line(error)}") from error
     if found := faults(plugin):
-        raise UserError(f"{kind} {name!r} ({value}) {'; it '.join(found)}.")
+        raise UserError(f"{title} {name!r} ({value}) {'; it '.join(found)}.")
     return plugin
 
 
-def _origin(entry: EntryPoint) -> str:
+def described(entry: EntryPoint) -> str:
+    """Where a plugin comes from: ``module:Class of the package NAME``."""
     return f"{entry.value} of the package {entry.dist.name}" if entry.dist else entry.value
 
 
 def method_faults(plugin: Any) -> list[str]:
     """What keeps a class from being a method, as ends of a sentence that begins with its name."""
+    from mlpip_bench.inference.method import Method, TaskKind
+
     if faults := _class_faults(plugin, (Method,), ("reference", "psi")):
         return faults
     kinds = get_args(TaskKind)
     if not (isinstance(plugin.handles, tuple) and plugin.handles and set(plugin.handles) <= set(kinds)):
         faults.append(f"must have in handles a tuple of some of {', '.join(kinds)}; got {plugin.handles!r}")
-    if not isinstance(plugin.default_for, tuple):
-        faults.append(f"must have in default_for a tuple of data sets; got {plugin.default_for!r}")
-    settings: Any = plugin.Settings
-    is_dataclass = isinstance(settings, type) and dataclasses.is_dataclass(settings)
-    if not (is_dataclass and settings.__dataclass_params__.frozen):
-        faults.append(f"must have as Settings a frozen dataclass; got {settings!r}")
-    elif needed := [
-        f.name for f in dataclasses.fields(settings) if f.init and f.default is f.default_factory is dataclasses.MISSING
-    ]:
-        faults.append(f"must have a default for every field of Settings; {', '.join(needed)} has none")
+    faults += _settings_faults(plugin, "Settings")
     if not (isinstance(plugin.xfail_checks, Mapping) and all(map(_is_text, plugin.xfail_checks.values()))):
         faults.append(f"must have as xfail_checks a mapping of checks to reasons; got {plugin.xfail_checks!r}")
     return faults or _preset_faults(plugin)
@@ -117,6 +190,8 @@ def method_faults(plugin: Any) -> list[str]:
 
 def _preset_faults(plugin: type[Method[Any]]) -> list[str]:
     """What a run with one of the presets would refuse, on any bench."""
+    from mlpip_bench.benches.settings import resolve
+
     presets: Any = plugin.presets
     is_nested = isinstance(presets, Mapping) and all(
         isinstance(scopes, Mapping) and all(isinstance(fields, Mapping) for fields in scopes.values())
@@ -130,8 +205,9 @@ def _preset_faults(plugin: type[Method[Any]]) -> list[str]:
                 raise unknown_name("preset", str(preset), PRESETS)
         for preset in PRESETS:  # those that the method leaves as they are, too: its settings must be understood
             for scope in ("*", *presets.get(preset, {})):
-                data = DATASETS.get(next(iter(DATASETS)) if scope == "*" else scope) or parse_bench(scope).data
-                resolve(plugin, f"presets[{preset!r}]", data.budgets[preset], preset, (scope,), {})
+                of = family_of(names("bench")[0] if scope == "*" else scope)
+                budget = family(of).budgets[preset]
+                resolve(plugin, f"presets[{preset!r}]", budget, preset, (scope,), {})
     except UserError as error:
         return [f"must have presets that can be used: {str(error).removesuffix('.')}"]
     except (Exception, SystemExit) as error:  # a third party's settings can fail in any way
@@ -141,10 +217,30 @@ def _preset_faults(plugin: type[Method[Any]]) -> list[str]:
 
 def protocol_faults(plugin: Any) -> list[str]:
     """What keeps a class from being a protocol, as :func:`method_faults` says it."""
+    from mlpip_bench.evaluation.metrics import Metric
+    from mlpip_bench.evaluation.protocol import EvalProtocol, SideBySideProtocol
+
     if faults := _class_faults(plugin, (EvalProtocol, SideBySideProtocol), ("description", "metrics")):
         return faults
     if not (isinstance(plugin.metrics, tuple) and all(isinstance(metric, Metric) for metric in plugin.metrics)):
         faults.append(f"must have as metrics a tuple of Metric; got {plugin.metrics!r}")
+    return faults
+
+
+def backbone_faults(plugin: Any) -> list[str]:
+    """What keeps a class from being a backbone, as :func:`method_faults` says it."""
+    from mlpip_bench.nn.backbone import Backbone
+
+    return _class_faults(plugin, (Backbone,), ("reference",)) or _settings_faults(plugin, "Settings")
+
+
+def family_faults(plugin: Any) -> list[str]:
+    """What keeps a class from being a task family, as :func:`method_faults` says it."""
+    if faults := _class_faults(plugin, (TaskFamily,), ("title", "needs", "examples", "budgets", "backbone")):
+        return faults
+    faults += _settings_faults(plugin, "Options")
+    if missing := [preset for preset in PRESETS if preset not in plugin.budgets]:
+        faults.append(f"must have a budget for each of {', '.join(PRESETS)}; {', '.join(missing)} has none")
     return faults
 
 
@@ -154,6 +250,17 @@ def _class_faults(plugin: Any, bases: tuple[type, ...], attributes: tuple[str, .
     missing = sorted(getattr(plugin, "__abstractmethods__", ())) if inspect.isabstract(plugin) else []
     missing += [name for name in attributes if not getattr(plugin, name, None)]
     return [f"lacks {', '.join(missing)}"] if missing else []
+
+
+def _settings_faults(plugin: Any, attribute: str) -> list[str]:
+    settings: Any = getattr(plugin, attribute)
+    is_dataclass = isinstance(settings, type) and dataclasses.is_dataclass(settings)
+    if not (is_dataclass and settings.__dataclass_params__.frozen):
+        return [f"must have as {attribute} a frozen dataclass; got {settings!r}"]
+    needed = [
+        f.name for f in dataclasses.fields(settings) if f.init and f.default is f.default_factory is dataclasses.MISSING
+    ]
+    return [f"must have a default for every field of {attribute}; {', '.join(needed)} has none"] if needed else []
 
 
 def _is_text(value: object) -> bool:

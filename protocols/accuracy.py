@@ -1,4 +1,8 @@
-"""Accuracy: share of queries whose class has the largest mean predictive probability (paper, Table 3)."""
+"""Accuracy: share of queries whose class has the largest mean predictive probability (paper, Table 3).
+
+1/M sum_m [argmax_c p(c | x_m, D) = y_m]. The argmax is that of the mean predictive probability over samples
+of psi, not of averaged logits.
+"""
 
 from __future__ import annotations
 

@@ -3,8 +3,10 @@
 References: Guo, Pleiss, Sun & Weinberger, On Calibration of Modern Neural Networks, ICML 2017 (ECE, 15 bins);
 Brier, Verification of Forecasts Expressed in Terms of Probability, Monthly Weather Review 1950.
 
-The ECE pools the queries of all test tasks in its bins; how its scores are laid on tasks is told at
-:data:`mlpip_bench.evaluation.metrics.ECE`. The bins are kept with the scores, for the reliability diagram.
+The ECE is sum_b (n_b / n) |accuracy of b - mean confidence of b| over 15 equal bins b of the top probability,
+which pool the queries of all test tasks; :data:`mlpip_bench.evaluation.metrics.ECE` says how it is split into
+scores of tasks. The bins are kept with the scores, for the reliability diagram. The Brier score is 1/M sum_m
+sum_c (p(c | x_m, D) - [c = y_m])^2.
 """
 
 from __future__ import annotations

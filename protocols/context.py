@@ -1,7 +1,8 @@
-"""Context independence (paper, appendix B.2): are a class's weights alike in all tasks that it is part of?
+"""Context independence: are a class's weights the same in all tasks that it is part of (paper, appendix B.2)?
 
 The paper shows the means of the inferred weights; the number is this suite's: the share of their variance
-that lies within classes, 1 where a class's weights know nothing of the class, 0 where they are the same in every task.
+that lies within classes, 1 where a class's weights know nothing of the class, 0 where they are the same in
+every task. For methods whose psi are a linear classifier's weights.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from mlpip_bench.benches.images import FixedTasks
 from mlpip_bench.evaluation.metrics import Metric
 from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
 from mlpip_bench.inference.method import Method
@@ -33,7 +35,7 @@ class ContextIndependence(EvalProtocol):
 
     description = "share of the variance of inferred class weights that lies within classes across tasks"
     metrics = (WITHIN_CLASS_SHARE,)
-    datasets = ("context",)
+    families = (FixedTasks,)
     default = True
 
     def applies(self, plugin: type[Method[Any]], settings: Any) -> bool:  # noqa: ARG002

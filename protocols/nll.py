@@ -1,4 +1,8 @@
-"""Negative log-likelihood of the queries under the predictive, in float64 (paper, Table 1)."""
+"""Negative log-likelihood: that of the queries under the predictive, in float64 (paper, Table 1).
+
+-1/M sum_m log p(y_m | x_m, D). Guessing among C classes costs log C nats. With samples of psi, p is their
+mean; their number L is shown in the tables.
+"""
 
 from __future__ import annotations
 

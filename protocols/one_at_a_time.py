@@ -1,7 +1,8 @@
-"""Accuracy and NLL with each query asked alone: what a method owes to the other queries of its task.
+"""One at a time: accuracy and NLL with each query asked alone: what a method owes to the other queries of its task.
 
-Inductive methods score as they do with the queries together. Transductive batch norm does not: with
-one query at a time MAML on Omniglot falls from 98.4 to 21.6 % (Bronskill et al. 2020, table 1).
+Scores have the condition ``asked one at a time``. Inductive methods score as they do with the queries
+together. Transductive batch norm does not: with one query at a time MAML on Omniglot falls from 98.4 to 21.6
+% (Bronskill et al. 2020, table 1). Several norms give the norm-mode table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Posterior recovery: q(psi | D) against the exact posterior of linear-Gaussian tasks (paper, section 5.1, Fig. 4).
+"""Posterior recovery: q(psi | D) against the exact posterior p of linear-Gaussian tasks (paper, section 5.1, Fig. 4).
 
 All scores are closed forms in the two Gaussians: their only noise is that of the test tasks.
 """
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, Normal, kl_divergence
 
+from mlpip_bench.benches.linear import LinearGaussianFamily
 from mlpip_bench.evaluation.metrics import Metric
 from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
 from mlpip_bench.inference.conjugate import conjugate_posterior, with_bias
@@ -35,7 +36,7 @@ class PosteriorRecovery(EvalProtocol):
     description = "q(psi | D) against the exact posterior: KL, ratio of variances, coverage of the 95 % interval"
     metrics = (KL, VARIANCE_RATIO, COVERAGE)
     handles = ("regression",)
-    datasets = ("linear", "toy", "toyfresh")
+    families = (LinearGaussianFamily,)
     default = True
 
     def measure(self, evaluation: Evaluation) -> list[Scores]:

@@ -1,8 +1,9 @@
 """View reconstruction: error of all views of an object, given some of them (paper, section 5.3, Table 2, Fig. 6).
 
-The test tasks are the test objects, one each. The paper averages over all 36 views, the given ones among
-them; scores under ``views unseen`` leave those out. The SSIM of the paper's code takes pixels to range over
-2 instead of 1: that is ``ssim_range_2``, the only one that compares with the paper's.
+The test tasks are the test objects, one each, and the mean predicted images of all 36 views are scored. The
+paper averages over all of them, the given ones too; scores under the condition ``views unseen`` leave those
+out. The SSIM of the paper's code takes pixels to range over 2 instead of 1: that is ``ssim_range_2``, the
+only one that compares with the paper's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Accuracy and NLL after each number of adaptation steps, for methods that infer psi by steps."""
+"""Steps: accuracy and NLL after each number of adaptation steps, for methods that infer psi by steps.
+
+The condition ``steps`` is 0, 1, 2, 3, 5, 10, 20, 50, 100, 200 and 500, as far as they are below the setting
+``test_steps``, and ``test_steps`` itself; in regression there is NLL alone. A diagnosis, not a choice: the
+number of steps is a setting, and the best of several on the test tasks is nobody's result.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,22 @@
 """Timing: seconds of adapting and predicting, tasks a second, memory, and the cost of training (paper, section 5.2).
 
-All methods of a bench are timed by turns, in an order drawn anew for each repeat, on the same tasks, which are on the
-device before the clock starts. Adapting is support set to q(psi | D), predicting is q and the queries to class
-probabilities (or predicted means), once, after the last step; no score is computed. Two regimes: one task at a time,
-which is waited for (``latency``), and as many at once as the method is fastest with (``throughput``).
+All methods of a bench are timed by turns, in an order drawn anew for each repeat, on the same tasks, which
+are on the device before the clock starts. Adapting is support set to q(psi | D), predicting is q and the
+queries to class probabilities (or predicted means), once, after the last step; no score is computed.
 
-The paper times 1000 tasks, once, each method by its own code and loader; docs/timing.md says what that leaves open.
+The condition ``regime`` is ``latency`` (one task at a time, which is waited for), ``throughput`` (as many at
+once as the method is fastest with) or ``training``; with ``tasks drawn too`` the rate includes the drawing of
+tasks. Methods with ``test_steps`` or ``eval_samples`` are timed at several of them too, under the conditions
+``steps`` and ``samples``.
+
+- ``adapt_seconds``: time from D to q(psi | D), over the number of tasks.
+- ``predict_seconds``: time from q and queries to probabilities, over the number of tasks.
+- ``tasks_per_second``: tasks over the sum of both times.
+- ``peak_memory_bytes``: most bytes of tensors alive at once, beyond model and tasks.
+- ``train_seconds``: time of training steps, the drawing of tasks included, for 1000 tasks.
+
+The paper times 1000 tasks, once, each method by its own code and loader; docs/timing.md says what that leaves
+open.
 """
 
 from __future__ import annotations
@@ -191,31 +202,28 @@ class _TestJob(_Job):
     ) -> None:
         super().__init__(contender, condition, number)
         self.tasks = tasks
-        self._settings = contender.method.settings if settings is None else settings
+        method = contender.method
+        self._method = method if settings is None else method.with_settings(settings)
 
     def _laps(self, batches: Iterable[TaskBatch]) -> tuple[float, float, float]:
         """Seconds of all batches together: of getting them, of adapting, and of predicting."""
-        watch, method = Stopwatch(self.device), self.contender.method
-        own, method.settings = method.settings, self._settings
-        try:
-            with torch.no_grad():
-                watch.wait()
+        watch, method = Stopwatch(self.device), self._method
+        with torch.no_grad():
+            watch.wait()
+            watch.mark()
+            for batch in batches:
                 watch.mark()
-                for batch in batches:
-                    watch.mark()
-                    q = method.amortize(batch.support)
-                    watch.mark()
-                    _answer(method.predictive(q, batch.query.x))
-                    watch.mark()
-                    watch.wait()
-        finally:
-            method.settings = own
+                q = method.amortize(batch.support)
+                watch.mark()
+                _answer(method.predictive(q, batch.query.x))
+                watch.mark()
+                watch.wait()
         laps = watch.laps()
         return sum(laps[0::3]), sum(laps[1::3]), sum(laps[2::3])
 
     def prepare(self) -> None:
         """Warm up, and measure the memory of a batch."""
-        self.contender.method.eval()
+        self._method.eval()
         began = time.monotonic()
         for batch in self.tasks.batches(self.size, math.ceil(WARM_UP_TASKS / self.size)):
             self._laps([batch])
@@ -225,7 +233,7 @@ class _TestJob(_Job):
 
     def repeat(self) -> None:
         """Time the tasks; they are on the device."""
-        self.contender.method.eval()
+        self._method.eval()
         _, adapting, predicting = self._laps(self.tasks.batches(self.size, self.number))
         timed = self.size * self.number
         self.add(ADAPT, adapting / timed)
@@ -261,7 +269,7 @@ class _TrainingJob(_Job):
     def __init__(self, contender: Contender, condition: Mapping[str, str | int | float], tasks: int) -> None:
         size = contender.plan.tasks_per_batch
         super().__init__(contender, condition, math.ceil(tasks / size), size)
-        self._method = contender.trainee()
+        self._method = contender.trainable_copy()
         self._optimizer = adam(self._method, contender.plan)
         self._first = 0
 

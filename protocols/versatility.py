@@ -1,13 +1,17 @@
 """Versatility: one trained model at other ways and shots than it was trained for (paper, section 5.2, Fig. 5).
 
-The paper varies the way at the shot of training, and the shot at 5-way. Tasks are drawn from the test classes by
-streams that know nothing of the model, so models of other benches of the data set see the same ones.
+The condition ``way`` is 5, 10, 20, 30, 40, 50, 60, 80 and 100, as far as there are test classes, at the shot
+of training; ``way`` and ``shot`` are 5-way at 1, 2, 3, 4, 5, 6, 8, 10, 12 and 15 shots, as the paper varies
+them. Queries per class are as many as the largest shot leaves of a class's images, ``--queries`` at most.
+Tasks are drawn from the test classes by streams that know nothing of the model, so models of other benches of
+the data set see the same ones. For methods whose way and shots may differ between training and test.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from mlpip_bench.benches.images import ImageClassification
 from mlpip_bench.evaluation.metrics import ACCURACY, NLL
 from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
 from mlpip_bench.inference.method import Method
@@ -26,7 +30,7 @@ class Versatility(EvalProtocol):
 
     description = "accuracy and NLL at ways of 5 to 100 and shots of 1 to 15, without retraining"
     metrics = (ACCURACY, NLL)
-    datasets = ("omni", "tiny", "mini")
+    families = (ImageClassification,)
 
     def applies(self, plugin: type[Method[Any]], settings: Any) -> bool:  # noqa: ARG002
         """Methods for which way and shots at test may differ from training."""

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from builders import REPOSITORY
+
 os.environ.pop("COLUMNS", None)  # which pytest-xdist sets, and which would fix the width of consoles for good
-REPOSITORY = Path(__file__).resolve().parents[1]
 _FAULT = "fault: "  # what the names of their figures begin with
 
 

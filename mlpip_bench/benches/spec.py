@@ -3,85 +3,75 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from mlpip_bench.benches.families import DATASETS, Dataset
-from mlpip_bench.nn.backbones import ExtractorSpec
-from mlpip_bench.tasks.batch import TaskShape
-from mlpip_bench.utils.errors import UserError, unknown_name
+from mlpip_bench.utils.errors import UserError
 
-LISTED = (
-    *("omni5w1s", "omni5w5s", "omni20w1s", "omni20w5s", "mini5w1s", "mini5w5s"),  # the paper's six
-    *("tiny5w1s", "tiny5w5s"),
-    *("toy5", "toy10", "toyfresh5", "toyfresh10"),  # the paper's other experiments
-    *("context16", "context2", "views1s", "views5s"),
-    *("linear5s", "linear20s"),  # the posterior is known
-)
-
-_LARGEST = 10_000  # no data set here has so many classes, or images in one
-
-_FORMS = {
-    naming: [name for name, data in DATASETS.items() if data.naming == naming]
-    for naming in dict.fromkeys(data.naming for data in DATASETS.values())
-}
-
-GRAMMAR = (
-    "Any number works in "
-    + ", ".join(f"{'|'.join(names)}{naming.replace('{', '<').replace('}', '>')}" for naming, names in _FORMS.items())
-    + "; for example omni10w3s."
-)
+LARGEST_NUMBER = 10_000
+"""In a bench's name; no data set here has so many classes, or images in one."""
 
 
 @dataclass(frozen=True)
 class BenchSpec:
-    """A bench: a data set, and what its tasks are trained and tested with.
+    """A bench: a task family, and what its tasks are trained and tested with.
 
     Attributes:
-        name: the data set's name, and its ``naming`` filled in; for example ``mini5w5s``.
-        dataset: key of :data:`DATASETS`.
+        name: the family's name, and its ``naming`` filled in; for example ``mini5w5s``.
+        family: registered name of the task family.
         way: classes of a task; 1 where there are none.
-        shot: support images per class; support points in regression, given views in reconstruction.
-        features: dimension of h(x), of a last linear layer; None for that of the convolutions.
+        shot: support points per class; support points in regression, given views in reconstruction.
+        numbers: all numbers of the name, by field.
     """
 
     name: str
-    dataset: str
+    family: str
     way: int
     shot: int
-    features: int | None = None
-
-    @property
-    def data(self) -> Dataset:
-        """What its data set brings with it."""
-        return DATASETS[self.dataset]
-
-    @property
-    def extractor(self) -> ExtractorSpec:
-        """Shape of the shared feature extractor."""
-        return replace(self.data.extractor, last=self.features)
-
-    def task_shape(self, queries: int) -> TaskShape:
-        """Shape of its tasks with so many queries per class."""
-        return TaskShape(self.way, self.shot, queries)
+    numbers: tuple[tuple[str, int], ...] = ()
 
 
-def parse_bench(name: str) -> BenchSpec:
-    """Read a bench's name.
+def family_of(name: str) -> str:
+    """The part of a bench's name that names its task family: what stands before the first digit."""
+    return re.split(r"\d", name, maxsplit=1)[0]
+
+
+def read_name(name: str, naming: str, defaults: Mapping[str, int]) -> BenchSpec | None:
+    """What a bench's name says; None where it is not of the form.
+
+    Args:
+        name: such as ``omni5w1s``.
+        naming: what follows the family's name, with fields in braces, such as ``{way}w{shot}s``.
+        defaults: of ``way`` and ``shot``, where the name has no such number.
 
     Raises:
-        UserError: not of the grammar, an unknown data set, or a number that is too small or too large.
+        UserError: a number that is too small or too large.
     """
-    parts = re.fullmatch(r"([a-z]+)(\d.*)", name)
-    data = DATASETS.get(parts[1]) if parts else None
-    match = re.fullmatch(re.sub(r"{(\w+)}", r"(?P<\1>\\d+)", data.naming), parts[2]) if parts and data else None
-    if parts is None or data is None or match is None:
-        raise UserError(f"{unknown_name('bench', name, LISTED)} {GRAMMAR}")
+    family = family_of(name)
+    match = re.fullmatch(re.sub(r"{(\w+)}", r"(?P<\1>\\d+)", naming), name.removeprefix(family))
+    if match is None:
+        return None
+    if longest := [digits for digits in match.groupdict().values() if len(digits) > len(str(LARGEST_NUMBER))]:
+        raise UserError(f"a number of a bench is at most {LARGEST_NUMBER}; got one of {len(longest[0])} digits.")
     numbers = {field: int(digits) for field, digits in match.groupdict().items()}
     for field, value in numbers.items():
         least = 2 if field == "way" else 1
         if value < least:
             raise UserError(f"{field} of a bench is at least {least}; {name!r} has {value}.")
-        if value > _LARGEST:
-            raise UserError(f"{field} of a bench is at most {_LARGEST}; got {name!r}.")
-    canonical = parts[1] + data.naming.format(**numbers)
-    return BenchSpec(canonical, parts[1], **{"way": data.way, "shot": data.shot, **numbers})
+        if value > LARGEST_NUMBER:
+            raise UserError(f"{field} of a bench is at most {LARGEST_NUMBER}; got {name!r}.")
+    way, shot = ({**defaults, **numbers}[field] for field in ("way", "shot"))
+    return BenchSpec(family + naming.format(**numbers), family, way, shot, tuple(numbers.items()))
+
+
+def grammar(namings: Mapping[str, str]) -> str:
+    """How names of benches are formed, in one sentence.
+
+    Args:
+        namings: by family.
+    """
+    families: dict[str, list[str]] = {}
+    for family, naming in namings.items():
+        families.setdefault(naming, []).append(family)
+    forms = (f"{'|'.join(of)}{form.replace('{', '<').replace('}', '>')}" for form, of in families.items())
+    return f"Any number works in {', '.join(forms)}; for example omni10w3s."

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from mlpip_bench.cli import arguments
+from mlpip_bench import registry
 from mlpip_bench.cli.common import DataRoot, err, folded_table, out
-from mlpip_bench.datasets import catalog, shapenet_render
+from mlpip_bench.execution import options
 from mlpip_bench.utils.errors import UserError, unknown_name
 from mlpip_bench.utils.progress import ConsoleReporter
 
@@ -22,19 +22,25 @@ def verify(
     datasets: Annotated[str | None, typer.Option("--data", help="Only these data sets, with commas.")] = None,
 ) -> None:
     """Read data sets from their files, past the cache, and check that they are whole."""
+    from mlpip_bench.datasets import sources
+
+    known = registry.data_sources()
     table = folded_table("data set", "what", "status", "detail")
-    wanted = list(arguments.names(datasets))
+    wanted = list(options.names(datasets))
+    if unknown := [name for name in wanted if name not in known]:
+        raise unknown_name("data set", unknown[0], known)
     if not wanted:
-        for row in catalog.describe(data_root):
-            if row.status == "not found":
-                table.add_row(row.source.key, "files", row.status, row.detail)
+        for name, source in known.items():
+            found = sources.status(source, data_root)
+            if found.status == "not found":
+                table.add_row(name, "files", found.status, found.detail)
             else:
-                wanted.append(row.source.key)
+                wanted.append(name)
     if not wanted:
         raise UserError("no data set is found; pass --data-root or set MLPIP_BENCH_DATA (see: list data).")
     failed = False
     for name in wanted:
-        for check in catalog.verify(name, data_root):
+        for check in sources.verify(known[name], data_root):
             table.add_row(name, check.what, check.status, check.detail)
             failed |= check.status == "failed"
     out.print(table)
@@ -61,5 +67,7 @@ def prepare(
     target = target or (data_root and data_root / "shapenet")
     if target is None:
         raise UserError("the views need a folder; pass --to, or --data-root (or MLPIP_BENCH_DATA) for its shapenet/.")
+    from mlpip_bench.datasets import shapenet_render
+
     if shapenet_render.prepare(source.expanduser(), target.expanduser(), ConsoleReporter(err), jobs=jobs):
         raise typer.Exit(1)

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from mlpip_bench import registry
 from mlpip_bench.cli.common import Results, folder_name
 from mlpip_bench.records import store
 from mlpip_bench.utils.files import write_atomically
@@ -45,5 +44,5 @@ def report(
     path = output.expanduser() if output else folders[0] / "report.html"
     by_folder = {str(folder): store.load_all(folder) for folder in folders}
     failures = {str(folder): store.load_failures(folder) for folder in folders}
-    write_atomically(path, to_html(by_folder, registry.paper_training_tasks, failures).encode())
+    write_atomically(path, to_html(by_folder, failures).encode())
     typer.echo(path)

@@ -1,92 +1,126 @@
-"""``list``: what is installed."""
+"""``list``: what is installed; names come from the metadata of packages, and ``--check`` imports each plugin."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from mlpip_bench import registry
-from mlpip_bench.benches.families import DATASETS
-from mlpip_bench.benches.spec import GRAMMAR, LISTED, parse_bench
+from mlpip_bench.benches.spec import grammar
 from mlpip_bench.cli.common import DataRoot, folded_table, out
-from mlpip_bench.datasets import catalog
 from mlpip_bench.utils.errors import UserError
 
 list_app = typer.Typer(no_args_is_help=True, help="List what is installed.")
 
-_P = TypeVar("_P")
+Check = Annotated[
+    bool, typer.Option("--check", help="Import each, and show what it says of itself; exit status 1 if one is broken.")
+]
+Details = Callable[[Any], Sequence[str]]
+"""What a plugin says of itself, a text for each further column."""
 
 
-def loaded_plugins(names: Iterable[str], load: Callable[[str], _P]) -> tuple[dict[str, _P], dict[str, str]]:
-    """Plugins by name, and errors of the broken ones by name: somebody's broken plugin hides no other."""
-    plugins, broken = {}, {}
-    for name in names:
+def _list(
+    kind: registry.Kind, load: Callable[[str], Any], check: bool, columns: Sequence[str], details: Details
+) -> None:
+    table = folded_table(kind if kind != "bench" else "task family", *(columns if check else ("from",)))
+    table.show_lines = check
+    broken = []
+    for name, entries in registry.installed(kind).items():
+        if not check:
+            table.add_row(name, escape("\n".join(registry.described(entry) for entry in entries.values())))
+            continue
         try:
-            plugins[name] = load(name)
+            table.add_row(name, *(escape(text) for text in details(load(name))))
         except UserError as error:
-            broken[name] = str(error)
-    return plugins, broken
-
-
-def _print_list(table: Table, broken: Mapping[str, str]) -> None:
+            broken.append(str(error))
     out.print(table)
-    for error in broken.values():
-        out.print(f"[red]broken:[/] {escape(error)}", highlight=False, soft_wrap=True)
+    for message in broken:
+        out.print(f"[red]broken:[/] {escape(message)}", highlight=False, soft_wrap=True)
+    if broken:
+        raise typer.Exit(1)
+
+
+def _defaults(settings: type) -> str:
+    return ", ".join(f"{field.name}={getattr(settings(), field.name)!r}" for field in dataclasses.fields(settings))
 
 
 @list_app.command("methods")
-def list_methods() -> None:
-    """Installed methods with reference and psi."""
-    plugins, broken = loaded_plugins(registry.method_names(), registry.method)
-    table = folded_table("method", "psi, reference, and settings (defaults, before a preset's changes)")
-    table.show_lines = True
-    for name, plugin in plugins.items():
-        settings = ", ".join(f"{k}={v!r}" for k, v in dataclasses.asdict(plugin.Settings()).items())
-        table.add_row(name, escape("\n".join(filter(None, (plugin.psi, plugin.reference, settings)))))
-    _print_list(table, broken)
+def list_methods(check: Check = False) -> None:
+    """Installed methods; with --check, their reference, psi and settings."""
+    _list(
+        "method",
+        registry.method,
+        check,
+        ["psi, reference, and settings (defaults, before a preset's changes)"],
+        lambda method: ["\n".join(filter(None, (method.psi, method.reference, _defaults(method.Settings))))],
+    )
 
 
 @list_app.command("protocols")
-def list_protocols() -> None:
-    """Installed protocols with their metrics."""
-    plugins, broken = loaded_plugins(registry.protocol_names(), registry.protocol)
-    table = folded_table("protocol (* by default)", "tasks", "metrics", "what it measures")
-    for name, protocol in plugins.items():
-        metrics = ", ".join(f"{metric.name} ({metric.unit})" for metric in protocol.metrics)
-        marked = f"{name} *" if protocol.default else name
-        table.add_row(marked, ", ".join(protocol.datasets or protocol.handles), metrics, protocol.description)
-    _print_list(table, broken)
+def list_protocols(check: Check = False) -> None:
+    """Installed protocols; with --check, their metrics."""
+    _list(
+        "protocol",
+        registry.protocol,
+        check,
+        ["by default", "tasks", "metrics", "what it measures"],
+        lambda protocol: [
+            "yes" if protocol.default else "",
+            ", ".join(protocol.handles),
+            ", ".join(f"{metric.name} ({metric.unit})" for metric in protocol.metrics),
+            protocol.description,
+        ],
+    )
+
+
+@list_app.command("backbones")
+def list_backbones(check: Check = False) -> None:
+    """Installed backbones; with --check, their reference and settings."""
+    _list(
+        "backbone",
+        registry.backbone,
+        check,
+        ["reference, and settings (defaults)"],
+        lambda backbone: ["\n".join(filter(None, (backbone.reference, _defaults(backbone.Settings))))],
+    )
 
 
 @list_app.command("benches")
-def list_benches() -> None:
-    """The paper's benches and some more; any number in a name works."""
-    table = folded_table("benches", "data set", "methods by default", "needs")
-    plugins, _ = loaded_plugins(registry.method_names(), registry.method)
-    for dataset in dict.fromkeys(parse_bench(name).dataset for name in LISTED):
-        benches = [name for name in LISTED if parse_bench(name).dataset == dataset]
-        entering = [name for name, plugin in plugins.items() if dataset in plugin.default_for]
-        data = DATASETS[dataset]
-        table.add_row(", ".join(benches), data.title, ", ".join(entering), data.needs)
-    out.print(table)
-    out.print(GRAMMAR, highlight=False, markup=False)
+def list_benches(check: Check = False) -> None:
+    """Task families and some of their benches; any number in a name works. With --check, their options too."""
+    families = registry.families()
+    _list(
+        "bench",
+        registry.family,
+        True,
+        ["benches", "what it is", "needs", "methods by default", *(["options"] if check else [])],
+        lambda family: [
+            ", ".join(family.examples),
+            family.title,
+            family.needs,
+            ", ".join(family.default_methods),
+            *([_defaults(family.Options)] if check else []),
+        ],
+    )
+    out.print(grammar({name: family.naming for name, family in families.items()}), highlight=False, markup=False)
 
 
 @list_app.command("data")
 def list_data(data_root: DataRoot = None) -> None:
     """Data sets, their layouts, and whether they are found below the data folder."""
-    for row in catalog.describe(data_root):
-        source = row.source
-        out.print(f"[bold]{source.key}[/]  {escape(source.title)}", soft_wrap=True, highlight=False)
-        lines = [f"{row.status}: {row.detail}", f"stand-in: {source.stand_in.name if source.stand_in else 'none'}"]
+    from mlpip_bench.datasets import sources
+
+    for source in registry.data_sources().values():
+        found = sources.status(source, data_root)
+        out.print(f"[bold]{escape(source.key)}[/]  {escape(source.title)}", soft_wrap=True, highlight=False)
         for line in [
-            *lines,
+            f"{found.status}: {found.detail}",
+            f"stand-in: {source.stand_in.name if source.stand_in else 'none'}",
             f"looked for in {'/ or '.join(source.folders)}/, as",
-            *(f"  - {x}" for x in source.layouts),
+            *(f"  - {layout}" for layout in source.layouts),
         ]:
             out.print(f"  {line}", markup=False, soft_wrap=True, highlight=False)

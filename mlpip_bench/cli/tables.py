@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mlpip_bench.cli import arguments
 from mlpip_bench.cli.common import Results, TableFormat, folder_name, print_tables, rewrite_tables, show_tables
+from mlpip_bench.execution import options
 from mlpip_bench.records import published
 from mlpip_bench.reporting.tables.folders import changes, changes_csv, folder_tables, load_both
 from mlpip_bench.reporting.tables.long import long_csv
@@ -68,11 +68,11 @@ def table(
         return
     records = rewrite_tables(results_folder)
     # What is compared against is needed, too.
-    wanted = arguments.names(methods) and arguments.names(f"{methods},{against or ''}")
+    wanted = options.names(methods) and options.names(f"{methods},{against or ''}")
     chosen = [
         record
         for record in records
-        if record.bench in (arguments.names(bench) or (record.bench,)) and record.method in (wanted or (record.method,))
+        if record.bench in (options.names(bench) or (record.bench,)) and record.method in (wanted or (record.method,))
     ]
     if not chosen:
         asked = " ".join(f"--{k} {v}" for k, v in (("bench", bench), ("methods", methods)) if v is not None)
@@ -84,7 +84,7 @@ def table(
     if timing:
         show_tables(timing_tables(chosen, against), format_)
         return
-    quoted = [row for row in published.load() if row.bench in (arguments.names(bench) or (row.bench,))]
+    quoted = [row for row in published.load() if row.bench in (options.names(bench) or (row.bench,))]
     differences = method_differences(chosen, against) if paired else []
     if paired and not differences:
         raise nothing_to_pair(chosen)

@@ -1,1 +1,1 @@
-"""Data sources: one file each, found and read through `catalog`."""
+"""Readers of data sets: one file each, found through `sources`."""

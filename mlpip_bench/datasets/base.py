@@ -4,51 +4,63 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-Source = Literal["real", "procedural", "bundled", "synthetic"]
-"""Where data comes from.
-
-``real``: the data set that the bench names. ``procedural``: drawn by a program in its place. ``bundled``: a small
-real data set that ships with a dependency, in its place. ``synthetic``: drawn from a known model, in no other's place.
-"""
-
-STAND_INS: frozenset[Source] = frozenset({"procedural", "bundled"})
-"""The sources whose results are not results on the data set that the bench names."""
+from mlpip_bench.utils.provenance import Source
 
 SPLITS = ("train", "validation", "test")
 
 
-@dataclass(frozen=True, eq=False)
 class ClassImages:
     """Images of one split, grouped by class; classes may differ in their number of images.
 
-    Attributes:
-        images: uint8 ``[image, channel, height, width]``; the images of a class stand together.
-            A network sees them divided by 255.
+    Args:
+        images: uint8 ``[image, channel, height, width]``; the images of a class stand together. Or what reads
+            them, when they are first asked for.
         counts: int64 ``[class]``, how many consecutive images each class has.
         class_names: one name a class, unique within the split.
+        image_shape: ``(channel, height, width)``; needed where the images are read later.
     """
 
-    images: NDArray[np.uint8]
-    counts: NDArray[np.int64]
-    class_names: tuple[str, ...]
+    def __init__(
+        self,
+        images: NDArray[np.uint8] | Callable[[], NDArray[np.uint8]],
+        counts: NDArray[np.int64],
+        class_names: tuple[str, ...],
+        image_shape: tuple[int, int, int] | None = None,
+    ) -> None:
+        self.counts, self.class_names = counts, class_names
+        if len(counts) != len(class_names):
+            raise ValueError(
+                f"counts must have one entry a class name; got {len(counts)} counts for {len(class_names)} names"
+            )
+        if callable(images):
+            if image_shape is None:
+                raise ValueError("images that are read later need their shape")
+            self._images, self._read = None, images
+            self.image_shape = image_shape
+        else:
+            self._images = self._checked(images)
+            channels, height, width = images.shape[1:]
+            self.image_shape = channels, height, width
 
-    def __post_init__(self) -> None:
-        if self.images.dtype != np.uint8 or self.images.ndim != 4:
-            raise ValueError(
-                f"images must be uint8 [image, channel, height, width]; got {self.images.dtype} {self.images.shape}"
-            )
-        if int(self.counts.sum()) != len(self.images) or len(self.counts) != len(self.class_names):
-            raise ValueError(
-                f"counts must add up to the images and have one entry a class name; got {int(self.counts.sum())} "
-                f"for {len(self.images)} images, {len(self.counts)} counts for {len(self.class_names)} names"
-            )
+    @property
+    def images(self) -> NDArray[np.uint8]:
+        """uint8 ``[image, channel, height, width]``; a network sees them divided by 255."""
+        if self._images is None:
+            self._images = self._checked(self._read())
+        return self._images
+
+    def _checked(self, images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        if images.dtype != np.uint8 or images.ndim != 4:
+            raise ValueError(f"images must be uint8 [image, channel, height, width]; got {images.dtype} {images.shape}")
+        if int(self.counts.sum()) != len(images):
+            raise ValueError(f"counts must add up to the images; got {int(self.counts.sum())} for {len(images)} images")
+        return images
 
     @property
     def num_classes(self) -> int:
@@ -56,10 +68,9 @@ class ClassImages:
         return len(self.class_names)
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """``(channel, height, width)``."""
-        channels, height, width = self.images.shape[1:]
-        return channels, height, width
+    def num_images(self) -> int:
+        """How many images there are."""
+        return int(self.counts.sum())
 
 
 @dataclass(frozen=True, eq=False)

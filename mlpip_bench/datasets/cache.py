@@ -7,6 +7,7 @@ fingerprint that was stored with them; otherwise it is made anew.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -14,16 +15,18 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import platformdirs
+from numpy.typing import NDArray
 
-from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
+from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset, fingerprint
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.files import remove_leftovers
 from mlpip_bench.utils.locks import locked
 
-VERSION = 1
+VERSION = 2
 """Version of the cache files' format."""
 
 _log = logging.getLogger("mlpip_bench")
@@ -45,11 +48,11 @@ def cached(name: str, made_from: Mapping[str, object], build: Callable[[], Image
     """
     path = cache_folder() / f"{name}.npz"
     key = hashlib.sha256(json.dumps([VERSION, made_from], sort_keys=True).encode()).hexdigest()
-    dataset = _read(path, key)
+    dataset = _stored(path, key, build)
     if dataset is not None:
         return dataset
-    with _alone(path):
-        dataset = _read(path, key)  # which another process may have made meanwhile
+    with _locked(path):
+        dataset = _stored(path, key, build)  # which another process may have made meanwhile
         if dataset is None:
             dataset = build()
             _write(path, key, dataset)
@@ -57,7 +60,7 @@ def cached(name: str, made_from: Mapping[str, object], build: Callable[[], Image
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     """While other processes wait for the file, instead of decoding the same data beside each other."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(UserError):  # where nothing can be written nothing is cached
@@ -66,30 +69,71 @@ def _alone(path: Path) -> Iterator[None]:
         yield
 
 
-def _read(path: Path, key: str) -> ImageDataset | None:
+def _stored(path: Path, key: str, build: Callable[[], ImageDataset]) -> ImageDataset | None:
+    """What is stored, whose arrays are read and verified when the first of them is asked for."""
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             about = json.loads(file["about"].tobytes())
-            if about["key"] != key:
-                _log.info("cache %s was made from other data or options: making it anew", path)
-                return None
-            splits = {
-                split: ClassImages(
-                    images=file[split],
-                    counts=np.array(about["counts"][split], dtype=np.int64),
-                    class_names=tuple(about["class_names"][split]),
-                )
-                for split in SPLITS
-            }
-        dataset = ImageDataset(about["name"], about["source"], splits, about["options"])
-        if dataset.fingerprint != about["fingerprint"]:
-            raise ValueError("the arrays do not have the fingerprint that was stored with them")
+        if about["key"] != key:
+            _log.info("cache %s was made from other data or options: making it anew", path)
+            return None
+        arrays = _Arrays(path, about, build)
+        splits = {
+            split: ClassImages(
+                functools.partial(arrays.read, split),
+                np.array(about["counts"][split], dtype=np.int64),
+                tuple(about["class_names"][split]),
+                tuple(about["image_shape"]),
+            )
+            for split in SPLITS
+        }
+        return ImageDataset(about["name"], about["source"], splits, about["options"], about["fingerprint"])
     except FileNotFoundError:
         return None
     except Exception as error:  # whatever a damaged file makes its readers raise, the remedy is the same
         _log.info("cache %s cannot be used: making it anew (%s)", path, error)
         return None
-    return dataset
+
+
+class _Arrays:
+    """The arrays of a cache file, read at once; made anew where the file turns out to be damaged."""
+
+    def __init__(self, path: Path, about: Mapping[str, Any], build: Callable[[], ImageDataset]) -> None:
+        self._path, self._about, self._build = path, about, build
+        self._arrays: dict[str, NDArray[np.uint8]] = {}
+
+    def read(self, split: str) -> NDArray[np.uint8]:
+        """The images of a split."""
+        if not self._arrays:
+            self._arrays = self._read_file() or self._made_anew()
+        return self._arrays.pop(split)  # the caller keeps it
+
+    def _read_file(self) -> dict[str, NDArray[np.uint8]]:
+        about = self._about
+        try:
+            with self._path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+                arrays: dict[str, NDArray[np.uint8]] = {split: file[split] for split in SPLITS}
+            splits = {
+                split: ClassImages(array, np.array(about["counts"][split]), tuple(about["class_names"][split]))
+                for split, array in arrays.items()
+            }
+            if fingerprint(about["name"], splits, about["options"]) != about["fingerprint"]:
+                raise ValueError("the arrays do not have the fingerprint that was stored with them")
+        except Exception as error:  # as above
+            _log.info("cache %s cannot be used: making it anew (%s)", self._path, error)
+            return {}
+        return arrays
+
+    def _made_anew(self) -> dict[str, NDArray[np.uint8]]:
+        with _locked(self._path):
+            dataset = self._build()
+            _write(self._path, self._about["key"], dataset)
+        if dataset.fingerprint != self._about["fingerprint"]:
+            raise UserError(
+                f"data must stay as they are in the course of a run; the fingerprint that {self._path} promised is not "
+                "that of the data. Run the same command again."
+            )
+        return {split: data.images for split, data in dataset.splits.items()}
 
 
 def _write(path: Path, key: str, dataset: ImageDataset) -> None:
@@ -99,6 +143,7 @@ def _write(path: Path, key: str, dataset: ImageDataset) -> None:
         "source": dataset.source,
         "options": dict(dataset.options),
         "fingerprint": dataset.fingerprint,
+        "image_shape": dataset.image_shape,
         "counts": {split: data.counts.tolist() for split, data in dataset.splits.items()},
         "class_names": {split: data.class_names for split, data in dataset.splits.items()},
     }

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from mlpip_bench.datasets.archives import broken
-from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset, Source
+from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
 from mlpip_bench.datasets.reading import Found
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.provenance import Source
 
 VERSION = 1
 """Version of this reader and of its stand-in: change it whenever the arrays that they make change."""

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset, Source
+from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
+from mlpip_bench.utils.provenance import Source
 
 VIEWS = 36
 """Views of an object, one every 10 degrees (paper, appendix E)."""

@@ -13,7 +13,7 @@ from torch.distributions import Categorical, Distribution
 from mlpip_bench.evaluation.metrics import Metric
 from mlpip_bench.inference.distributions import Delta, MonteCarloMixture, to_float64
 from mlpip_bench.inference.method import Method, Posterior
-from mlpip_bench.nn.backbones import features_once
+from mlpip_bench.nn.backbone import features_once
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.utils.errors import TrialError
@@ -58,23 +58,20 @@ def predict_each(
     one_at_a_time: bool = False,
 ) -> list[Predictions]:
     """The same under each of several settings of the method; features that they share are computed once."""
-    was_training, own = method.training, method.settings
+    was_training = method.training
     method.eval()
+    variants = [method.with_settings(varied) for varied in settings]
     chunk = chunk_size(stream)
     predictions: list[Predictions] = [[] for _ in settings]
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=_cuda(stream)):
-            for first in range(0, tasks, chunk):
-                batch = stream.batch(first, min(chunk, tasks - first))
-                with features_once(method) if len(settings) > 1 else contextlib.nullcontext():
-                    for found, varied in zip(predictions, settings, strict=True):
-                        method.settings = varied
-                        torch.manual_seed(seed_from(*stream.seed, "evaluation", first))
-                        found.append((_of_batch(method, batch, one_at_a_time=one_at_a_time), batch.query.y))
-                if step is not None:
-                    step(min(first + chunk, tasks))
-    finally:
-        method.settings = own
+    with torch.no_grad(), torch.random.fork_rng(devices=_cuda(stream)):
+        for first in range(0, tasks, chunk):
+            batch = stream.batch(first, min(chunk, tasks - first))
+            with features_once(method) if len(variants) > 1 else contextlib.nullcontext():
+                for found, variant in zip(predictions, variants, strict=True):
+                    torch.manual_seed(seed_from(*stream.seed, "evaluation", first))
+                    found.append((_of_batch(variant, batch, one_at_a_time=one_at_a_time), batch.query.y))
+            if step is not None:
+                step(min(first + chunk, tasks))
     method.train(was_training)
     return predictions
 

@@ -7,6 +7,7 @@ import copy
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any, ClassVar
 
 import torch
@@ -16,7 +17,7 @@ from mlpip_bench.evaluation.predict import Predictions, predict, predict_each, s
 from mlpip_bench.inference.method import Method, TaskKind, TrainingPlan
 from mlpip_bench.records.record import Model, Scores
 from mlpip_bench.tasks.stream import Stream
-from mlpip_bench.utils.device import Numerics
+from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.progress import Quiet, Reporter
 
 
@@ -27,14 +28,14 @@ class MeasurementRule(abc.ABC):
         description: what it measures, in one line.
         metrics: the metrics it reports.
         handles: the kinds of task that it can measure.
-        datasets: keys of the only data sets that it can measure; none for all.
+        families: classes of the only task families that it can measure; none for all.
         default: whether it is measured where no protocol is named.
     """
 
     description: ClassVar[str]
     metrics: ClassVar[tuple[Metric, ...]]
     handles: ClassVar[tuple[TaskKind, ...]] = ("classification",)
-    datasets: ClassVar[tuple[str, ...]] = ()
+    families: ClassVar[tuple[type, ...]] = ()
     default: ClassVar[bool] = False
 
     def applies(self, plugin: type[Method[Any]], settings: Any) -> bool:  # noqa: ARG002  # for those that override it
@@ -167,19 +168,23 @@ class Contender:
     plan: TrainingPlan
     streams: Mapping[str, Stream]
 
-    def trainee(self) -> Method[Any]:
+    def trainable_copy(self) -> Method[Any]:
         """A copy of the model that can be trained; nothing of it is compiled."""
-        method = copy.deepcopy(self.method)
+        plain = copy.copy(self.method)
         for name in _OF_A_TEST_TASK:
-            vars(method).pop(name, None)
-        return method
+            vars(plain).pop(name, None)
+        return copy.deepcopy(plain)
 
 
 _OF_A_TEST_TASK = ("amortize", "predictive")
 
 
-def compile_for_tests(method: Method[Any], numerics: Numerics) -> None:
-    """From here on, what is done to a test task is compiled, if that is asked for; training would then fail."""
-    if numerics.compile != "off":
-        for name in _OF_A_TEST_TASK:
-            setattr(method, name, torch.compile(getattr(method, name), mode=numerics.compile))
+def compiled_for_tests(method: Method[Any], numerics: Numerics) -> Method[Any]:
+    """The same model, with what is done to a test task compiled if that is asked for; training would then fail."""
+    if numerics.compile == "off":
+        return method
+    compiled = copy.copy(method)
+    for name in _OF_A_TEST_TASK:
+        function = torch.compile(getattr(type(method), name), mode=numerics.compile)
+        setattr(compiled, name, MethodType(function, compiled))
+    return compiled

@@ -6,17 +6,20 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from mlpip_bench.benches.settings import TEST_QUERIES
-from mlpip_bench.datasets.catalog import DataOptions, SourceChoice
-from mlpip_bench.execution.trial import Trial
-from mlpip_bench.nn.normalization import NormMode
-from mlpip_bench.tasks.views import Angles
-from mlpip_bench.utils.device import Numerics
+from mlpip_bench.benches.family import TEST_QUERIES, DataRequest
+from mlpip_bench.datasets.sources import SourceChoice
+from mlpip_bench.utils.choices import DEFAULT_NORM, NormMode
+from mlpip_bench.utils.numerics import Numerics
+from mlpip_bench.utils.progress import Quiet, Reporter
+
+if TYPE_CHECKING:
+    from mlpip_bench.execution.trial import Trial
 
 Overwrite = Literal["never", "failed", "always"]
-DEFAULT_NORM: NormMode = "metabn"
+RUNS = Path("runs")
+"""Where results go unless a user names a folder; git ignores it in a checkout."""
 
 
 @dataclass(frozen=True)
@@ -24,40 +27,47 @@ class RunConfig:
     """What a user asks for.
 
     Attributes:
-        methods: names; none for the methods that enter a bench by default.
         benches: names.
+        methods: names; none for the methods that enter a bench by default.
         protocols: names, each of which is measured where it applies; none for those that are measured by default.
         seeds: training seeds.
         norms: normalization modes; all methods are run in each.
+        backbone: name of the network that all methods share; None for each task family's own.
+        backbone_settings: its settings, where they are not at their defaults.
         preset: budget.
         queries: queries per class at test.
         overrides: fields of plan or settings, for all methods (key ``"*"``) or by method.
         sweeps: several such settings, each of which makes trials of its own, likewise by method.
-        source, data_root, data: where images come from.
-        angles: how the angle of a view is given.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        source, data_root: where data comes from.
+        data: options of task families, by family.
+        device: ``auto``, ``cpu``, ``mps``, ``cuda`` or ``cuda:N``.
         numerics: how numbers are computed.
         overwrite: which trials run again: none, failed ones, or all.
         results: folder of records, tables and checkpoints.
     """
 
-    methods: tuple[str, ...]
     benches: tuple[str, ...]
+    methods: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (0,)
     norms: tuple[NormMode, ...] = (DEFAULT_NORM,)
+    backbone: str | None = None
+    backbone_settings: Mapping[str, Any] = field(default_factory=dict)
     preset: str = "quick"
     queries: int = TEST_QUERIES
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sweeps: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     source: SourceChoice = "auto"
     data_root: Path | None = None
-    data: DataOptions = field(default_factory=DataOptions)
-    angles: Angles = "sincos"
+    data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     device: str = "auto"
     numerics: Numerics = field(default_factory=Numerics)
     overwrite: Overwrite = "failed"
-    results: Path = Path("results")
+    results: Path = RUNS
+
+    def request(self, reporter: Reporter | None = None) -> DataRequest:
+        """Where data may come from."""
+        return DataRequest(self.source, self.data_root, reporter or Quiet())
 
     def only(self, trials: Sequence[Trial]) -> RunConfig:
         """What asks for these trials, and for no others unless they are of several benches, seeds or norms.

@@ -16,7 +16,7 @@ from mlpip_bench.evaluation.predict import chunk_size, predict
 from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.status import Standing
-from mlpip_bench.execution.trial import Trial, build_method, streams_of
+from mlpip_bench.execution.trial import Trial
 from mlpip_bench.training.checkpoints import iterations_done
 from mlpip_bench.training.loop import adam, descend
 from mlpip_bench.utils.progress import Reporter
@@ -71,7 +71,7 @@ def _reached(trial: Trial, config: RunConfig) -> int:
 
 def _estimate(trial: Trial, protocols: Sequence[str], reached: int, held: int) -> Estimate:
     plan, device = trial.plan, trial.device
-    method, streams = build_method(trial), streams_of(trial, device)
+    method, streams = trial.build_method(), trial.streams()
     optimizer = adam(method, plan)
 
     def train_step() -> None:

@@ -1,84 +1,95 @@
-"""Fingerprints of code, so that a result is never taken for one of code that has changed since."""
+"""What code made a result, so that a result is never taken for one of code that has changed since.
+
+The suite's own code stands in keys as one number, which is raised when numbers move; other packages' code as a hash
+of all that they bring along.
+"""
 
 from __future__ import annotations
 
-import ast
 import functools
 import hashlib
-import inspect
-import sys
+import importlib.util
+import json
+import re
 from collections.abc import Iterable
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, version
 from pathlib import Path
-from types import ModuleType
+from urllib.parse import unquote, urlsplit
 
-from mlpip_bench.evaluation.protocol import MeasurementRule
-from mlpip_bench.inference.method import Method
+import mlpip_bench
+from mlpip_bench import registry
 
-_DIGITS = 12
-_PLUGINS = (Method, MeasurementRule)
+NUMBERS_VERSION = 1
+"""Raised by whoever moves the numbers of any method, bench or protocol of the suite; a part of every key.
+
+``tests/execution/test_stored_scores.py`` fails for whoever forgets.
+"""
+
+_OWN = "mlpip_bench"
 
 
-@functools.cache
-def plugin_code(plugin: type) -> str:
-    """Fingerprint of the code that a method or a protocol brings along.
+def plugin_code(kind: registry.Kind, name: str) -> str | None:
+    """Fingerprint of the code of a plugin that does not ship with the suite; None for one that does.
 
-    It covers the modules of the plugin and of the plugins it inherits from, and what these use of their own packages.
-    Comments, docstrings and layout do not count. The engine's code is not in it: the version stands for that.
+    It covers all modules of the distribution that owns the plugin's entry point.
 
     Returns:
         Twelve hexadecimal digits.
     """
-    found: dict[str, ModuleType] = {}
-    for base in plugin.__mro__:
-        if issubclass(base, _PLUGINS) and _package(base.__module__) != _package(__name__):
-            _collect(sys.modules[base.__module__], found)
-    return _digest(_bare(_source(found[name])).encode() for name in sorted(found))
+    entry = registry.origin(kind, name)
+    if entry is None or entry.dist is None or entry.dist.name == _OWN:
+        return None
+    return _digest(_modules(entry))
+
+
+def requirements(kind: registry.Kind, name: str) -> dict[str, str]:
+    """Versions of the package that a plugin comes from, and of what it depends on; empty for the suite's own."""
+    entry = registry.origin(kind, name)
+    if entry is None or entry.dist is None or entry.dist.name == _OWN:
+        return {}
+    found = {entry.dist.name: entry.dist.version}
+    for requirement in entry.dist.requires or ():
+        match = re.match(r"[\w.-]+", requirement)
+        if match and "extra ==" not in requirement:
+            try:
+                found[match[0]] = version(match[0])
+            except PackageNotFoundError:
+                found[match[0]] = "not installed"
+    return found
 
 
 @functools.cache
 def engine_code() -> str:
-    """Fingerprint of all modules of the engine: tells builds of one version apart, and is no part of any key."""
-    return _digest(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py")))
+    """Fingerprint of all modules of the suite: tells builds of one version from each other, and is part of no key."""
+    folders = {Path(mlpip_bench.__file__).parent}
+    for plugins in ("mlpip_bench.methods", "mlpip_bench.protocols"):
+        spec = importlib.util.find_spec(plugins)
+        folders |= set(map(Path, (spec and spec.submodule_search_locations) or ()))
+    return _digest(sorted({path for folder in folders for path in folder.rglob("*.py")}))
 
 
-def _collect(module: ModuleType, found: dict[str, ModuleType]) -> None:
-    """Add a module, and those of its package that it uses."""
-    if module.__name__ in found:
-        return
-    found[module.__name__] = module
-    for value in list(vars(module).values()):
-        used = value if inspect.ismodule(value) else sys.modules.get(str(getattr(value, "__module__", "")))
-        if used is not None and _package(used.__name__) == _package(module.__name__):
-            _collect(used, found)
+def _modules(entry: EntryPoint) -> list[Path]:
+    """Files of Python code of the distribution that owns an entry point, and of the module that it names."""
+    assert entry.dist is not None
+    found = {Path(str(entry.dist.locate_file(file))) for file in entry.dist.files or () if file.suffix == ".py"}
+    if project := _editable_project(entry.dist):
+        found |= {path for path in project.rglob("*.py") if not any(part.startswith(".") for part in path.parts)}
+    spec = importlib.util.find_spec(entry.module)
+    if spec is not None and spec.origin:
+        found.add(Path(spec.origin))
+    return sorted(path for path in found if path.is_file())
 
 
-def _package(module: str) -> str:
-    return module.partition(".")[0]
+def _editable_project(distribution: Distribution) -> Path | None:
+    """The folder of a distribution that is installed for editing, whose metadata list none of its modules."""
+    told = json.loads(distribution.read_text("direct_url.json") or "{}")
+    if not told.get("dir_info", {}).get("editable"):
+        return None
+    return Path(unquote(urlsplit(told["url"]).path))
 
 
-def _source(module: ModuleType) -> str:
-    try:
-        return inspect.getsource(module)
-    except (OSError, TypeError):  # made by a program, or built in C
-        return module.__name__
-
-
-def _digest(sources: Iterable[bytes]) -> str:
+def _digest(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for source in sources:
-        digest.update(source)
-    return digest.hexdigest()[:_DIGITS]
-
-
-def _bare(source: str) -> str:
-    """Source without comments, docstrings and layout."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:  # no source, see _source
-        return source
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
-            node, clean=False
-        ):
-            node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(tree)
+    for path in paths:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]

@@ -11,10 +11,9 @@ from typing import Any
 
 from mlpip_bench import registry
 from mlpip_bench.evaluation.inductive import is_inductive
-from mlpip_bench.evaluation.metrics import VALIDATION
-from mlpip_bench.evaluation.protocol import Contender, EvalProtocol, Evaluation, SideBySideProtocol, compile_for_tests
-from mlpip_bench.execution.fingerprint import engine_code
-from mlpip_bench.execution.trial import Trial, build_method, streams_of
+from mlpip_bench.evaluation.protocol import Contender, EvalProtocol, Evaluation, SideBySideProtocol, compiled_for_tests
+from mlpip_bench.execution.fingerprint import NUMBERS_VERSION, engine_code, requirements
+from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.method import Method
 from mlpip_bench.records.record import Model, Record, Scores
 from mlpip_bench.tasks.stream import Stream
@@ -44,8 +43,8 @@ def train_and_measure(
         TrialError: training stopped, or a protocol failed, after the records of the others.
         UserError: a checkpoint is damaged or cannot be written.
     """
-    streams = streams_of(trial, trial.device)
-    method = build_method(trial)
+    streams = trial.streams()
+    method = trial.build_method()
     checkpoint = trial.checkpoint(folder)
     start = iterations_done(checkpoint)
     if afresh and start == trial.plan.iterations:
@@ -60,13 +59,13 @@ def train_and_measure(
                 trial.plan,
                 streams["train"],
                 streams["validation"],
-                metrics=VALIDATION[trial.bench.data.kind],
+                metrics=trial.family.validation_metrics,
                 seed=trial.seed,
                 checkpoint=checkpoint,
                 step=step,
             )
         began = time.monotonic()
-        compile_for_tests(method, trial.numerics)
+        method = compiled_for_tests(method, trial.numerics)
         measured, failed = _measure(trial, method, trained, streams["test"], protocols, reporter)
         inductive = bool(measured) and is_inductive(method, streams["test"].batch(0, 1))
         for name, scores in measured.items():
@@ -82,10 +81,10 @@ def measure_side_by_side(name: str, trials: Sequence[Trial], folder: Path, repor
     states = [load_checkpoint(trial.checkpoint(folder)) for trial in trials]
     contenders = []
     for trial, state in zip(trials, states, strict=True):
-        method = build_method(trial)
+        method = trial.build_method()
         method.load_state_dict(state.best_model)
-        compile_for_tests(method, trial.numerics)
-        contenders.append(Contender(trial.title, method, trial.plan, streams_of(trial, trial.device)))
+        method = compiled_for_tests(method, trial.numerics)
+        contenders.append(Contender(trial.title, method, trial.plan, trial.streams()))
     protocol = registry.protocol(name)()
     assert isinstance(protocol, SideBySideProtocol)  # that is what these trials are grouped by
     with trials[0].numerics.applied(trials[0].device):  # one for all trials of a run
@@ -120,7 +119,8 @@ def _record(
         device=trial.device.type,
         inductive=inductive,
         config=trial.config,
-        data=trial.data,
+        data=trial.data_facts,
+        backbone=trial.backbone_facts,
         scores=tuple(scores),
         parameters=sum(p.numel() for p in method.parameters()),
         training={
@@ -131,8 +131,20 @@ def _record(
             "history": trained.history,
         },
         seconds=seconds,
-        environment={**environment(trial.device), "code": {**trial.code(protocol), "build": engine_code()}, **session},
+        environment={**environment(trial.device), "code": code_facts(trial, protocol), **session},
     )
+
+
+def code_facts(trial: Trial, protocol: str) -> dict[str, Any]:
+    """What a record says of the code that made it: of the suite's, and of plugins of other packages."""
+    others = {f"protocol {name}" for name in trial.protocols if name != protocol}
+    own = {plugin: code for plugin, code in trial.code.items() if plugin not in others}
+    packages = [requirements(*plugin.split(" ", 1)) for plugin in own]  # type: ignore[arg-type]
+    return {
+        "numbers": NUMBERS_VERSION,
+        "build": engine_code(),
+        **({"plugins": own, "packages": {k: v for found in packages for k, v in found.items()}} if own else {}),
+    }
 
 
 def message_of(error: BaseException) -> str:

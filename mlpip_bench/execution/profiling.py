@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 from mlpip_bench.evaluation.predict import predict
-from mlpip_bench.execution.trial import Trial, build_method, streams_of
+from mlpip_bench.execution.trial import Trial
 from mlpip_bench.training.loop import adam, descend
 from mlpip_bench.utils.device import keep_freed_memory
 from mlpip_bench.utils.errors import UserError, one_line
@@ -143,7 +143,7 @@ def profile_trial(trial: Trial, folder: Path, reporter: Reporter) -> list[Profil
     """
     if trial.device.type == "cpu":
         keep_freed_memory()  # as a run does
-    plan, streams, method = trial.plan, streams_of(trial, trial.device), build_method(trial)
+    plan, streams, method = trial.plan, trial.streams(), trial.build_method()
     optimizer = adam(method, plan)
     firsts = itertools.count(0, plan.tasks_per_batch)
     test_tasks = min(plan.test_tasks, _TEST_TASKS)

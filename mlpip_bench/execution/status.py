@@ -51,7 +51,7 @@ def survey(trials: Sequence[Trial], config: RunConfig) -> list[Standing]:
     """
     records = store.load_all(config.results)
     sessions = sessions_of(records)
-    made = {_all_but_code(r.bench, r.method, r.protocol, r.seed, r.config, r.data) for r in records}
+    made = {_all_but_code(r.bench, r.method, r.protocol, r.seed, r.config, r.data, r.backbone) for r in records}
     always = config.overwrite == "always"
     protocols = _protocols(trials)
     standings = {}
@@ -63,7 +63,7 @@ def survey(trials: Sequence[Trial], config: RunConfig) -> list[Standing]:
             continue
         names = [name for name in trial.protocols if issubclass(protocols[name], EvalProtocol)]
         alone = tuple(name for name in names if always or trial.record_key(name) not in sessions)
-        about = (trial.seed, trial.config, trial.data)
+        about = (trial.seed, trial.config, trial.data_facts, trial.backbone_facts)
         outdated = any(_all_but_code(trial.bench.name, trial.method, name, *about) in made for name in alone)
         standings[trial] = Standing(trial, alone, outdated=outdated)
     open_trials = [trial for trial, standing in standings.items() if not standing.nothing]

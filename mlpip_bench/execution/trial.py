@@ -1,8 +1,7 @@
-"""A trial, bench x method x settings x seed, fully resolved."""
+"""A trial: one bench x method x settings x seed, fully resolved."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -13,46 +12,52 @@ from typing import Any
 
 import torch
 
-import mlpip_bench
 from mlpip_bench import registry
+from mlpip_bench.benches.family import PRESETS, TEST_QUERIES, TaskFamily, TaskSource
 from mlpip_bench.benches.spec import BenchSpec
-from mlpip_bench.benches.streams import TaskSource, angle_coordinates, task_streams
+from mlpip_bench.execution.fingerprint import NUMBERS_VERSION
 from mlpip_bench.inference.method import Method, Problem, TrainingPlan
-from mlpip_bench.nn.normalization import NormMode
+from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.records.record import path_of
 from mlpip_bench.tasks.stream import Stream
-from mlpip_bench.utils.device import Numerics
+from mlpip_bench.utils.choices import DEFAULT_NORM, NormMode
+from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.seeding import seed_from
+from mlpip_bench.utils.settings import as_json, key_of
+
+_ONLY_TEST = ("queries", "test_tasks", "compile")
+"""What the trained model knows nothing of."""
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One bench x method x setting x seed, fully resolved.
+    """One bench x method x settings x seed, fully resolved.
 
     Attributes:
-        bench, method, seed: which trial.
+        bench, family, method, seed: which trial.
         swept: its own of the settings that a sweep tries.
-        plan, settings, norm, preset, queries: how it is trained and tested.
-        protocols: what is measured, of what was asked for: those that apply to its bench and method, each with the
-            fingerprint of its code.
-        method_code: fingerprint of the method's code.
-        dataset: where its tasks come from.
+        plan, settings, norm, backbone, preset, queries: how it is trained and tested.
+        protocols: what is measured, of what was asked for: those that apply to its bench and method.
+        code: fingerprints of code that does not ship with the suite, by plugin (``method versa``).
+        data: what its tasks are made of.
         device: where it runs.
         numerics: how numbers are computed there.
     """
 
     bench: BenchSpec
+    family: TaskFamily
     method: str
     seed: int
     swept: Mapping[str, Any]
     plan: TrainingPlan
     settings: Any
     norm: NormMode
+    backbone: BackboneSpec
     preset: str
     queries: int
-    protocols: Mapping[str, str]
-    method_code: str
-    dataset: TaskSource
+    protocols: tuple[str, ...]
+    code: Mapping[str, str]
+    data: TaskSource
     device: torch.device
     numerics: Numerics
 
@@ -65,51 +70,74 @@ class Trial:
     @functools.cached_property
     def config(self) -> dict[str, Any]:
         """The resolved configuration as JSON values."""
-        config = {
+        return {
             "way": self.bench.way,
             "shot": self.bench.shot,
             "queries": self.queries,
             "norm": self.norm,
             "preset": self.preset,
-            **dataclasses.asdict(self.plan),
-            **{k: v for k, v in dataclasses.asdict(self.numerics).items() if v != getattr(Numerics(), k)},
-            "settings": dataclasses.asdict(self.settings),
+            **as_json(self.plan),
+            **key_of(self.numerics),
+            "settings": as_json(self.settings),
         }
-        plain: dict[str, Any] = json.loads(json.dumps(config))
-        return plain
 
     @property
-    def data(self) -> dict[str, Any]:
+    def data_facts(self) -> dict[str, Any]:
         """What a record says of the data."""
         return {
-            "name": self.dataset.name,
-            "source": self.dataset.source,
-            "fingerprint": self.dataset.fingerprint,
-            "options": dict(self.dataset.options),
+            "name": self.data.name,
+            "source": self.data.source,
+            "fingerprint": self.data.fingerprint,
+            "options": {**self.data.options, **self.family.task_options},
         }
+
+    @property
+    def backbone_facts(self) -> dict[str, Any]:
+        """What a record says of the backbone."""
+        return {"name": self.backbone.name, "spec": self.backbone.spec}
 
     @functools.cached_property
     def key(self) -> str:
         """Hash of all that decides its numbers, whatever is measured."""
-        return self._hash(self.config, self.code())
+        return self._hash({})
 
     @functools.cached_property
     def training_key(self) -> str:
         """Hash of all that decides the trained model; what only the test sees is left out."""
-        config = {k: v for k, v in self.config.items() if k not in ("queries", "test_tasks", "compile")}
-        return self._hash(config, self.code())
+        return self._hash({}, leave_out=_ONLY_TEST)
 
     def record_key(self, protocol: str) -> str:
         """Hash of all that decides a record."""
-        return self._hash({**self.config, "protocol": protocol}, self.code(protocol))
+        code = self.code.get(f"protocol {protocol}")
+        return self._hash({"protocol": protocol, **({"protocol code": code} if code else {})})
 
-    def code(self, protocol: str | None = None) -> dict[str, str]:
-        """Version of the engine, and fingerprints of the code of the method and of one of its protocols."""
-        code = {"engine": mlpip_bench.__version__, "method": self.method_code}
-        return code | {"protocol": self.protocols[protocol]} if protocol else code
-
-    def _hash(self, config: Mapping[str, Any], code: Mapping[str, str]) -> str:
-        parts = [self.bench.name, self.method, self.seed, self.device.type, self.data, config, code]
+    def _hash(self, more: Mapping[str, Any], leave_out: tuple[str, ...] = ()) -> str:
+        """Of all that is not at its default, so that a new setting leaves the keys of old records as they are."""
+        changed_options = key_of(self.family.options)
+        choices = {
+            "norm": (self.norm, DEFAULT_NORM),
+            "queries": (self.queries, TEST_QUERIES),
+            "preset": (self.preset, PRESETS[0]),
+        }
+        config = {
+            **{name: value for name, (value, default) in choices.items() if value != default},
+            **key_of(self.plan),
+            **key_of(self.numerics),
+        }
+        parts = {
+            "numbers": NUMBERS_VERSION,
+            "bench": self.bench.name,
+            "method": self.method,
+            "seed": self.seed,
+            "device": self.device.type,
+            "backbone": [self.backbone.name, key_of(self.backbone.settings)],
+            "data": [self.data.name, self.data.source, self.data.fingerprint],
+            "task options": {n: v for n, v in self.family.task_options.items() if n in changed_options},
+            "config": {name: value for name, value in config.items() if name not in leave_out},
+            "settings": key_of(self.settings),
+            "code": {plugin: code for plugin, code in self.code.items() if not plugin.startswith("protocol ")},
+            **more,
+        }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def path(self, results_folder: Path, kind: str, suffix: str) -> Path:
@@ -126,18 +154,21 @@ class Trial:
         key = self.record_key(protocol)
         return path_of(results_folder, self.bench.name, self.method, protocol, self.seed, key)
 
+    @functools.cached_property
+    def problem(self) -> Problem:
+        """What its method is built for."""
+        family = self.family
+        return Problem(self.backbone, self.norm, self.bench.way, family.kind, family.noise_std, family.inputs)
 
-def streams_of(trial: Trial, device: torch.device) -> dict[str, Stream]:
-    """The task streams of a trial by split."""
-    return task_streams(trial.bench, trial.dataset, trial.plan, queries=trial.queries, seed=trial.seed, device=device)
+    def streams(self) -> dict[str, Stream]:
+        """Its task streams by split."""
+        return self.family.streams(
+            self.bench, self.data, self.plan, queries=self.queries, seed=self.seed, device=self.device
+        )
 
-
-def build_method(trial: Trial) -> Method[Any]:
-    """A trial's method with its seeded initial parameters, on its device."""
-    plugin = registry.method(trial.method)
-    bench = trial.bench
-    inputs = angle_coordinates(trial.dataset)
-    problem = Problem(bench.extractor, trial.norm, bench.way, bench.data.kind, bench.data.noise_std, inputs)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_from("initialisation", trial.seed))
-        return plugin(problem, trial.settings).to(trial.device)
+    def build_method(self) -> Method[Any]:
+        """Its method with seeded initial parameters, on its device."""
+        plugin = registry.method(self.method)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_from("initialisation", self.seed))
+            return plugin(self.problem, self.settings).to(self.device)

@@ -21,10 +21,9 @@ from mlpip_bench.inference.distributions import (
 )
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.nn.amortization import amortization
-from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.nn.layers import mlp, std_from_log_variance
 from mlpip_bench.nn.normalization import Statistics
-from mlpip_bench.nn.views import ViewEncoder, ViewGenerator
+from mlpip_bench.nn.views import ViewGenerator
 from mlpip_bench.tasks.batch import Labeled
 
 
@@ -62,12 +61,12 @@ class LinearModel(GaussianModel):
     def __init__(self, problem: Problem, *, dropout: bool) -> None:
         super().__init__()
         self.noise_std = problem.noise_std
-        self.extractor = FeatureExtractor(problem.extractor, problem.norm, dropout=dropout)
-        self.amortizer = amortization(problem.extractor.features, regression=problem.kind == "regression")
+        self.backbone = problem.build_backbone(dropout=dropout)
+        self.amortizer = amortization(self.backbone.features, regression=problem.kind == "regression")
 
     def features(self, x: Tensor, support: Statistics | None = None) -> tuple[Tensor, Statistics]:
         """h_theta(x)."""
-        features: tuple[Tensor, Statistics] = self.extractor(x, support)
+        features: tuple[Tensor, Statistics] = self.backbone(x, support)
         return features
 
     def posterior(self, features: Tensor, data: Labeled) -> Normal:
@@ -91,19 +90,19 @@ class ViewModel(GaussianModel):
     convolution's output is the paper's d_phi = d_psi = 256.
 
     Args:
-        problem: reconstruction; its images are square, with a side of a power of two times ``2 ** blocks``.
+        problem: reconstruction; its images are square, and its backbone encodes them.
     """
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
-        spec, width = problem.extractor, problem.extractor.features
         self.problem = problem
-        self.encoder = ViewEncoder(spec)
+        self.encoder = problem.build_backbone()
+        width = self.encoder.features
         self.before_pooling = nn.Sequential(mlp(width + problem.inputs, width, width), nn.ELU())
         self.after_pooling = nn.Sequential(mlp(width, width, width), nn.ELU())
         self.mean = mlp(width, width)
         self.log_variance = mlp(width, width)
-        self.generator = ViewGenerator(spec, width + problem.inputs)
+        self.generator = ViewGenerator(problem.input_shape, width + problem.inputs)
 
     def features(self, x: Tensor, support: Statistics | None = None) -> tuple[Tensor, Statistics]:  # noqa: ARG002
         """The angles themselves."""
@@ -111,7 +110,7 @@ class ViewModel(GaussianModel):
 
     def posterior(self, features: Tensor, data: Labeled) -> Normal:
         """Factorized Gaussian over ``[task, d_psi]``; the mean over the given views makes their order irrelevant."""
-        encoded = self.before_pooling(torch.cat([self.encoder(data.y), features], -1))
+        encoded = self.before_pooling(torch.cat([self.encoder(data.y)[0], features], -1))
         pooled = self.after_pooling(encoded.mean(1))
         return Normal(self.mean(pooled), std_from_log_variance(self.log_variance(pooled)), validate_args=False)
 

@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.inner_loop import InnerEngine, Rate, adapt
 from mlpip_bench.inference.method import Posterior, Problem
-from mlpip_bench.nn.backbones import FeatureExtractor
 from mlpip_bench.nn.layers import Linear
 from mlpip_bench.nn.normalization import Statistics, cat_statistics, task_statistics
 from mlpip_bench.tasks.batch import Labeled
@@ -84,14 +83,14 @@ class AdaptedClassifier(nn.Module):
 
     def __init__(self, problem: Problem) -> None:
         super().__init__()
-        self.extractor = FeatureExtractor(problem.extractor, problem.norm)
-        self.head = Linear(problem.extractor.features, problem.way)
+        self.backbone = problem.build_backbone()
+        self.head = Linear(self.backbone.features, problem.way)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
     def forward(self, x: Tensor, support: Statistics | None, *, track: bool) -> tuple[Tensor, Statistics]:
         """Logits, and the support statistics."""
-        features, statistics = self.extractor(x, support, track=track)
+        features, statistics = self.backbone(x, support, track=track)
         return self.head(features), statistics
 
     def for_way(self, parameters: Mapping[str, Tensor], way: int) -> dict[str, Tensor]:
@@ -153,7 +152,7 @@ class AdaptedClassifier(nn.Module):
         at_once = _tasks_at_once(query_x)
         for first in range(0, len(query_x), at_once):
             own = slice(first, first + at_once)
-            arguments = (query_x[own], task_statistics(q.support, own))
+            arguments = (query_x[own], task_statistics(q.norm_statistics, own))
             logits.append(functional_call(self, self.unflatten(q.psi.mean[own]), arguments, {"track": True})[0])
         return Categorical(logits=torch.cat(logits), validate_args=False)
 
@@ -164,7 +163,7 @@ class AdaptedClassifier(nn.Module):
 
     def unflatten(self, psi: Tensor) -> dict[str, Tensor]:
         """The parameters in vectors psi, ``[psi]`` or ``[task, psi]``; their length tells the way."""
-        body = {n: p.shape for n, p in self.extractor.named_parameters(prefix="extractor")}
+        body = {n: p.shape for n, p in self.backbone.named_parameters(prefix="backbone")}
         features = self.head.in_features
         way = (psi.shape[-1] - sum(s.numel() for s in body.values())) // (features + 1)
         shapes = body | {"head.weight": torch.Size((way, features)), "head.bias": torch.Size((way,))}

@@ -7,22 +7,22 @@ q(y | x, D) = integral of p(y | x, psi, theta) q(psi | D) d psi.
 from __future__ import annotations
 
 import abc
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+from types import MethodType
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from mlpip_bench.nn.backbones import ExtractorSpec
-from mlpip_bench.nn.normalization import NormMode, Statistics
+from mlpip_bench.nn.backbone import Backbone, BackboneSpec, InputShape
+from mlpip_bench.nn.normalization import Statistics
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
-
-if TYPE_CHECKING:
-    pass
-
+from mlpip_bench.utils.choices import NormMode
+from mlpip_bench.utils.settings import NoSettings
 
 Psi = TypeVar("Psi", bound=Distribution)
 TaskKind = Literal["classification", "regression", "reconstruction"]
@@ -34,11 +34,11 @@ class Posterior(Generic[Psi]):
 
     Attributes:
         psi: distribution over the task parameters, its first dimension is ``task``.
-        support: the support set's normalization statistics, inferred from D like psi.
+        norm_statistics: the support set's normalization statistics, inferred from D like psi.
     """
 
     psi: Psi
-    support: Statistics = ()
+    norm_statistics: Statistics = ()
 
 
 @dataclass(frozen=True)
@@ -46,22 +46,31 @@ class Problem:
     """What a method is built for.
 
     Attributes:
-        extractor: shape of the shared feature extractor.
+        backbone: the network from inputs to features, the same for all methods of a run.
         norm: normalization mode.
         way: classes of a training task; 1 where there are none.
         kind: what its tasks are: classes of images; real numbers, with noise; or images to reconstruct, seen
             from an angle ``x``.
         noise_std: known standard deviation of a target's noise, a pixel's in reconstruction; None for
             classification.
-        inputs: length of the vector ``x`` in reconstruction; else 0, since the extractor says what x is.
+        inputs: length of the vector ``x`` in reconstruction; else 0, since x is then what the backbone takes.
     """
 
-    extractor: ExtractorSpec
+    backbone: BackboneSpec
     norm: NormMode
     way: int
     kind: TaskKind = "classification"
     noise_std: float | None = None
     inputs: int = 0
+
+    @property
+    def input_shape(self) -> InputShape:
+        """Of one input of the backbone; of an image in reconstruction."""
+        return self.backbone.input_shape
+
+    def build_backbone(self, *, dropout: bool = False) -> Backbone:
+        """The backbone with initial parameters; ``dropout`` drops activations in training, at its own rate."""
+        return self.backbone.build(self.norm, dropout=dropout)
 
 
 @dataclass(frozen=True)
@@ -95,11 +104,6 @@ class TrainingPlan:
                 raise ValueError(f"{f.name} must be positive and finite; got {value}")
 
 
-@dataclass(frozen=True)
-class NoSettings:
-    """Settings of a method that has none."""
-
-
 class Method(nn.Module, abc.ABC, Generic[Psi]):
     """A meta-learner: three functions of tensors that carry a leading ``task`` dimension.
 
@@ -110,7 +114,6 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
         reference: where the method comes from.
         psi: what the task parameters are, in a few words.
         handles: the kinds of task that it can be trained on.
-        default_for: data sets whose benches it enters where no method is named.
         linear_classifier: whether psi are a linear classifier's weights and biases: the mean of q(psi | D) is
             ``[task, way, feature + 1]``, the bias last.
         Settings: frozen dataclass of the method's own settings, with defaults.
@@ -124,7 +127,6 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
     reference: ClassVar[str]
     psi: ClassVar[str]
     handles: ClassVar[tuple[TaskKind, ...]] = ("classification",)
-    default_for: ClassVar[tuple[str, ...]] = ()
     linear_classifier: ClassVar[bool] = False
     Settings: ClassVar[type] = NoSettings
     presets: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
@@ -133,8 +135,26 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
 
     def __init__(self, problem: Problem, settings: Any) -> None:
         super().__init__()
+        self.check(problem, settings)
         self.problem = problem
         self.settings = settings
+
+    @classmethod
+    def check(cls, problem: Problem, settings: Any) -> None:
+        """Refuse settings that do not go with a problem, before any work; the default refuses none.
+
+        Raises:
+            UserError: what the rule is, what came, what to do.
+        """
+
+    def with_settings(self, settings: Any) -> Self:
+        """The same model, parameters and all, under other settings."""
+        other = copy.copy(self)
+        other.settings = settings
+        for name, value in vars(self).items():  # such as what is compiled, which would see the settings of this one
+            if isinstance(value, MethodType) and value.__self__ is self:
+                setattr(other, name, MethodType(value.__func__, other))
+        return other
 
     @abc.abstractmethod
     def amortize(self, support: Labeled) -> Posterior[Psi]:

@@ -18,14 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-NormMode = Literal["transductive", "metabn", "tasknorm", "running", "layer", "instance"]
-NORM_MODES: tuple[NormMode, ...] = get_args(NormMode)
+from mlpip_bench.utils.choices import NormMode
 
 _EPSILON = 1e-5
 _MOMENTUM = 0.1

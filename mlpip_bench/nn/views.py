@@ -1,4 +1,4 @@
-"""Networks of view reconstruction (paper, section 5.3 and appendix E)."""
+"""The generator of view reconstruction (paper, section 5.3 and appendix E); the encoder is a backbone."""
 
 from __future__ import annotations
 
@@ -9,45 +9,30 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mlpip_bench.nn.backbones import ExtractorSpec
+from mlpip_bench.nn.backbone import InputShape
 from mlpip_bench.nn.layers import channels_innermost, mlp, truncated_xavier_
 
-
-class ViewEncoder(nn.Module):
-    """3x3 convolution, ReLU, 2x2 max pooling, four times; then a fully connected layer (paper, table E.2)."""
-
-    def __init__(self, spec: ExtractorSpec) -> None:
-        super().__init__()
-        widths = [spec.image_shape[0]] + [spec.channels] * spec.blocks
-        self.convolutions = nn.ModuleList(
-            nn.Conv2d(fan_in, fan_out, 3, padding=1) for fan_in, fan_out in itertools.pairwise(widths)
-        )
-        for convolution in self.convolutions:
-            truncated_xavier_(convolution.weight)  # type: ignore[arg-type]
-        self.dense = mlp(spec.flattened, spec.features)
-
-    def forward(self, images: Float[Tensor, "task point channel height width"]) -> Float[Tensor, "task point feature"]:
-        """Features of images in [0, 1]."""
-        x = channels_innermost(images.flatten(0, 1))
-        for convolution in self.convolutions:
-            x = F.relu(F.max_pool2d(convolution(x), 2))  # pooled first, ReLU has a quarter of the work
-        features: Tensor = F.relu(self.dense(x.flatten(1))).unflatten(0, images.shape[:2])
-        return features
+_DOUBLINGS, _LAST_FILTERS = 4, 32
 
 
 class ViewGenerator(nn.Module):
     """Two fully connected layers, then transposed 3x3 convolutions that double the side (paper, table E.4).
 
-    Each has half the filters of the one before, 256, 128, 64 and 32 for the paper's spec; ReLU between
+    Each has half the filters of the one before, 256, 128, 64 and 32 for the paper's images; ReLU between
     them and a sigmoid at the end.
+
+    Args:
+        image_shape: of the images; square.
+        inputs: dimension of psi and angle together.
     """
 
-    def __init__(self, spec: ExtractorSpec, inputs: int) -> None:
+    def __init__(self, image_shape: InputShape, inputs: int) -> None:
         super().__init__()
-        channel, side, _ = spec.image_shape
-        first = spec.channels * 2 ** (spec.blocks - 2)
-        widths = [first // 2**i for i in range(spec.blocks)] + [channel]
-        self.shape = (first, side // 2**spec.blocks, side // 2**spec.blocks)
+        channel, side, _ = image_shape
+        doublings = min(_DOUBLINGS, (side & -side).bit_length() - 1)  # as often as the side can be halved
+        first = _LAST_FILTERS * 2 ** (doublings - 1)
+        widths = [first // 2**i for i in range(doublings)] + [channel]
+        self.shape = (first, side // 2**doublings, side // 2**doublings)
         outputs = first * self.shape[1] ** 2
         self.hidden, self.dense = mlp(inputs, outputs // 2), mlp(outputs // 2, outputs)
         self.deconvolutions = nn.ModuleList(

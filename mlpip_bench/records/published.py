@@ -24,6 +24,7 @@ class Published:
         mean: the score, with the decimals the paper gives.
         ci95: half-width of its 95 % interval, where the paper gives one.
         note: conditions known to differ between the paper's rows; empty where they are not known.
+        training_tasks: how many tasks its model was trained on; None where that is not known.
     """
 
     method: str
@@ -34,6 +35,7 @@ class Published:
     mean: Decimal
     ci95: Decimal | None
     note: str
+    training_tasks: int | None = None
 
 
 def load() -> list[Published]:
@@ -60,6 +62,7 @@ def load() -> list[Published]:
             mean=Decimal(row["mean"]),
             ci95=Decimal(row["ci95"]) if row["ci95"] else None,
             note=row["note"],
+            training_tasks=int(row["training_tasks"]) if row["training_tasks"] else None,
         )
         for row in rows
     ]

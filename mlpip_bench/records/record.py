@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import ConfigDict
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the record format; a record of another version is an error, not a guess."""
 
 LARGEST_SEED = 2**63
@@ -72,6 +72,7 @@ class Record:
         key: hash of all that decides the numbers: configuration, data fingerprint, seed, version.
         config: the resolved configuration: ``norm``, ``preset``, ``iterations``, ``settings`` and so on.
         data: ``name``, ``source``, ``fingerprint`` and ``options`` of the data set.
+        backbone: ``name`` and ``spec``, all settings, of the network from inputs to features.
         inductive: whether each query was predicted without sight of the others.
         device: ``cpu`` or ``cuda``.
         training: ``iterations``, ``tasks_seen``, ``seconds``, ``best_iteration``, ``history``.
@@ -90,6 +91,7 @@ class Record:
     inductive: bool
     config: Json
     data: Json
+    backbone: Json
     scores: tuple[Scores, ...]
     parameters: int
     training: Json
@@ -120,15 +122,14 @@ def path_of(results: Path, bench: str, method: str, protocol: str, seed: int, ke
     return results / "records" / _filename(bench, method, protocol, seed, key)
 
 
-_PLUGIN_CODE = ("method", "protocol")
-
-
 def facts(record: Record, score: Scores) -> dict[str, object]:
     """All that tells a measured configuration from others, by name; its seed is no part of it."""
     return {
         **{name: value for name, value in record.config.items() if name not in ("settings", "seed")},
         **{f"settings.{name}": value for name, value in record.config.get("settings", {}).items()},
         **{f"data.{name}": value for name, value in record.data.get("options", {}).items()},
+        "backbone": record.backbone["name"],
+        **{f"backbone.{name}": value for name, value in record.backbone["spec"].items()},
         "data.name": record.data.get("name", ""),
         "data.fingerprint": record.data["fingerprint"][:12],
         **{name: getattr(record, name) for name in ("method", "device", "protocol")},
@@ -136,6 +137,14 @@ def facts(record: Record, score: Scores) -> dict[str, object]:
         "inductive": "yes" if record.inductive else "no",
         "queries": score.queries,
         "test_tasks": len(score.per_task),
-        **({"version": record.environment["mlpip_bench"]} if "mlpip_bench" in record.environment else {}),
-        **{f"{name} code": record.environment["code"][name] for name in _PLUGIN_CODE if "code" in record.environment},
+        **code_facts(record),
+    }
+
+
+def code_facts(record: Record) -> dict[str, object]:
+    """What tells code that made a record from other code: the suite's numbers version, and other packages' plugins."""
+    code = record.environment.get("code", {})
+    return {
+        "numbers": code.get("numbers", record.environment.get("mlpip_bench", "")),
+        **{f"{plugin.partition(' ')[0]} code": digest for plugin, digest in code.get("plugins", {}).items()},
     }

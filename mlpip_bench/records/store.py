@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from mlpip_bench.records.migration import migrated
 from mlpip_bench.records.record import SCHEMA, Json, Record
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.files import write_atomically
@@ -44,13 +45,15 @@ def load(path: Path) -> Record:
     """
     try:
         raw = json.loads(path.read_bytes())
-        if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
-            schema = f"schema {raw.get('schema')}" if isinstance(raw, dict) else f"a {type(raw).__name__}"
-            raise ValueError(f"it is {schema}; this version reads schema {SCHEMA}")
+        if not isinstance(raw, dict):
+            raise ValueError(f"it is a {type(raw).__name__}")
         checksum = raw.pop("checksum", None)  # records of the first weeks have none
         canonical = _canonical(raw)
+        intact = checksum is None or checksum == _checksum(canonical)
+        if raw.get("schema") != SCHEMA:
+            canonical = _canonical(migrated(raw, SCHEMA))
         record = _RECORD.validate_json(canonical, strict=True)
-        if checksum is not None and checksum != _checksum(canonical):
+        if not intact:
             raise ValueError("its checksum is wrong: it was changed after it was written")
         return record
     except (OSError, ValueError) as error:  # pydantic's and json's errors are ValueErrors
@@ -79,7 +82,7 @@ def load_failure(path: Path) -> tuple[str, str] | None:
     """A trial that failed, and its error; ``None`` for a file that cannot be read."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         told = json.loads(path.read_bytes())
-        return str(told["trial"]), str(told["error"])
+        return str(told.get("trial", told.get("cell"))), str(told["error"])  # cell: of version 0.1
     return None
 
 

@@ -18,19 +18,19 @@ import jinja2
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.records import published as published_data
 from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Record
 from mlpip_bench.reporting.figures.style import STYLE
 from mlpip_bench.reporting.figures.writing import draw_figures
 from mlpip_bench.reporting.table import Cell, Row, WideTable
-from mlpip_bench.reporting.tables.against_published import TrainingTasks, published_tables
+from mlpip_bench.reporting.tables.against_published import published_tables
 from mlpip_bench.reporting.tables.norms import norm_tables
 from mlpip_bench.reporting.tables.paired import method_differences, paired_tables
 from mlpip_bench.reporting.tables.scores import wide_tables
 from mlpip_bench.reporting.tables.timing import timed, timing_tables
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.provenance import STAND_INS
 
 _AT_EVERY_ROW = ("norm", "inductive", "queries", "budget", "seeds", "tasks", "source")
 """Attributes that are told below the name of each row even where all rows agree."""
@@ -87,14 +87,12 @@ class _Section:
 
 def to_html(
     by_folder: Mapping[str, Sequence[Record]],
-    paper_tasks: TrainingTasks,
     failures: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType({}),
 ) -> str:
     """One HTML page of records, a section a folder; the same records give the same text.
 
     Args:
         by_folder: records by the name that their folder is shown under.
-        paper_tasks: the training tasks of the paper's budget.
         failures: trials that failed, each with its error, by folder.
 
     Raises:
@@ -122,10 +120,7 @@ def to_html(
     return environment.from_string(template.read_text(encoding="utf-8")).render(
         summary={"folders": str(len(by_folder)), **_summary(everything)},
         stand_in=_stand_in(everything),
-        sections=[
-            _section(folder, records, quoted, paper_tasks, failures.get(folder, ()))
-            for folder, records in by_folder.items()
-        ],
+        sections=[_section(folder, records, quoted, failures.get(folder, ())) for folder, records in by_folder.items()],
     )
 
 
@@ -133,7 +128,6 @@ def _section(
     folder: str,
     records: Sequence[Record],
     quoted: Sequence[Published],
-    paper_tasks: TrainingTasks,
     failed: Sequence[tuple[str, str]],
 ) -> _Section:
     numbers: dict[str, int] = {}
@@ -145,7 +139,7 @@ def _section(
         _tables_part("Paired differences", paired_tables(method_differences(records), {})),
         _Part("Figures", pictures=tuple(_pictures(folder, records))),
         _tables_part("Timing", timing_tables(records) if timed(records) else []),
-        _tables_part("Published figures", list(published_tables(records, quoted, paper_tasks))),
+        _tables_part("Published figures", list(published_tables(records, quoted))),
         _Part("Provenance", trials=tuple(_provenance(records))),
     ]
     shown = [part for part in parts if part.tables or part.last or part.pictures or part.trials]

@@ -9,17 +9,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
-from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Better, Model
 from mlpip_bench.records.statistics import mean_ci95
 from mlpip_bench.reporting.entries import ROW_FACTS, Entry, bench_order, grouped, natural, scores_over_seeds
 from mlpip_bench.reporting.table import Cell, Row
+from mlpip_bench.utils.provenance import STAND_INS
 
 OWN_COLUMN = {*ROW_FACTS, "iterations", "test_tasks", "way", "shot"}
 """Facts that a column or the bench's name shows, so that settings and notes leave them out."""
 
-ONLY_IF_TELLING = {"record", "method code", "protocol code"}
+ONLY_IF_TELLING = {"record", "method code", "protocol code", "bench code", "backbone code"}
 """Facts that are told only of rows which nothing else sets apart."""
 
 STAND_IN_NOTE = (

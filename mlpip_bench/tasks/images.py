@@ -41,9 +41,13 @@ class ImagePool:
     def __init__(self, data: ClassImages, device: torch.device) -> None:
         self.data = data
         self.device = device
-        self.images = torch.from_numpy(data.images).to(device)
         self.counts = torch.from_numpy(data.counts)
         self.starts = self.counts.cumsum(0) - self.counts
+
+    @functools.cached_property
+    def images(self) -> Tensor:
+        """All images, on the device from the first time that they are asked for."""
+        return torch.from_numpy(self.data.images).to(self.device)
 
     def check(self, shape: TaskShape, *, split: str) -> None:
         """Make sure that every task of a shape can be drawn.

@@ -13,9 +13,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from mlpip_bench.datasets.base import Source
 from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
 from mlpip_bench.tasks.stream import BLOCK, block_generator, blocks
+from mlpip_bench.utils.provenance import Source
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -13,9 +13,13 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from mlpip_bench.inference.method import Method, Posterior, Problem, TaskKind
-from mlpip_bench.nn.backbones import ExtractorSpec
-from mlpip_bench.nn.normalization import NORM_MODES, NormMode
+from mlpip_bench.nn.backbone import BackboneSpec
+from mlpip_bench.nn.backbones.conv4 import Conv4, Conv4Settings
+from mlpip_bench.nn.backbones.identity import Identity
+from mlpip_bench.nn.backbones.view_encoder import ViewEncoder, ViewEncoderSettings
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
+from mlpip_bench.utils.choices import NORM_MODES, NormMode
+from mlpip_bench.utils.settings import NoSettings
 
 KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
 WAY = 3
@@ -32,6 +36,13 @@ class CheckFailedError(Exception):
 
 class NotApplicableError(Exception):
     """The check has nothing to say of this method; the message says why."""
+
+
+_BACKBONES: Mapping[TaskKind, BackboneSpec] = {
+    "classification": BackboneSpec("conv4", Conv4, Conv4Settings(blocks=2, channels=4, dropout=0.2), (1, 8, 8)),
+    "regression": BackboneSpec("identity", Identity, NoSettings(), (3, 1, 1)),
+    "reconstruction": BackboneSpec("view_encoder", ViewEncoder, ViewEncoderSettings(blocks=2, channels=4), (1, 8, 8)),
+}
 
 
 @dataclass(frozen=True)
@@ -54,9 +65,6 @@ class Case:
             eval_samples: what to set where the method has a setting of that name.
             most_steps: cap of all settings whose name ends in ``steps``: a few show what many would.
         """
-        extractor = ExtractorSpec((1, 8, 8), blocks=2, channels=4, dropout=0.2)
-        if self.kind == "regression":
-            extractor = ExtractorSpec((3, 1, 1), blocks=0)
         settings = self.plugin.Settings()
         changes: dict[str, int] = {}
         for field in dataclasses.fields(settings):
@@ -69,7 +77,7 @@ class Case:
         torch.manual_seed(0)
         way, noise_std = (WAY, None) if self.kind == "classification" else (1, NOISE_STD)
         inputs = 2 if self.kind == "reconstruction" else 0
-        method = self.plugin(Problem(extractor, norm, way, self.kind, noise_std, inputs), settings).double()
+        method = self.plugin(Problem(_BACKBONES[self.kind], norm, way, self.kind, noise_std, inputs), settings).double()
         with torch.no_grad():
             for parameter in trained_parameters(method).values():
                 parameter.add_(0.1 * torch.randn_like(parameter))

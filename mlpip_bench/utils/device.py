@@ -8,16 +8,14 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 
 import mlpip_bench
-from mlpip_bench.utils.errors import UserError, unknown_name
+from mlpip_bench.utils.errors import UserError
 
 
 def resolve_device(name: str, *, here: bool = True) -> torch.device:
@@ -57,53 +55,6 @@ def keep_freed_memory() -> None:
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(m_mmap_max, 0)
         libc.mallopt(m_trim_threshold, never)
-
-
-Precision = Literal["float32", "tf32", "bf16"]
-Compile = Literal["off", "default", "reduce-overhead"]
-
-
-@dataclass(frozen=True)
-class Numerics:
-    """How numbers are computed, the same for all methods of a run.
-
-    Attributes:
-        precision: ``float32`` throughout; ``tf32`` for matrix products and convolutions of a GPU; ``bf16`` for them
-            on any device, with parameters and log-densities at evaluation as they are otherwise.
-        compile: mode of ``torch.compile`` for what is done to a test task; ``reduce-overhead`` is CUDA graphs on a GPU.
-            Training is never compiled, since torch does not compile second derivatives.
-    """
-
-    precision: Precision = "float32"
-    compile: Compile = "off"
-
-    def check(self, device: torch.device) -> None:
-        """Make sure that a device can do it.
-
-        Raises:
-            UserError: an unknown word, or something that takes a GPU.
-        """
-        for name, value, known in (
-            ("precision", self.precision, get_args(Precision)),
-            ("compile", self.compile, get_args(Compile)),
-        ):
-            if value not in known:
-                raise unknown_name(name, value, known)
-        for option in (self.precision, self.compile):
-            if option in ("tf32", "reduce-overhead") and device.type != "cuda":
-                raise UserError(f"{option} is a matter of CUDA GPUs; the device of this run is {device}. Leave it out.")
-
-    @contextlib.contextmanager
-    def applied(self, device: torch.device) -> Iterator[None]:
-        """Within, torch computes so; afterward as before."""
-        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn  # by default torch's convolutions are TF32
-        before = matmul.allow_tf32, cudnn.allow_tf32
-        try:
-            matmul.allow_tf32 = cudnn.allow_tf32 = self.precision == "tf32"
-            with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-                yield
-        finally:
-            matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 def environment(device: torch.device) -> dict[str, Any]:

@@ -16,13 +16,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from mlpip_bench import registry
-from mlpip_bench.benches.spec import parse_bench
 from mlpip_bench.inference.method import Method, Problem
+from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.training.loop import descend
 from mlpip_bench.utils.device import keep_freed_memory
 
-BENCH = parse_bench("omni5w1s")
+BENCH = registry.bench("omni5w1s")
+CONV4 = registry.backbone("conv4")
+BACKBONE = BackboneSpec("conv4", CONV4, CONV4.Settings(ceil_mode=True), (1, 28, 28))
 WAY, QUERIES = BENCH.way, 15
 TASKS = 16  # a training step
 AT_ONCE = 20  # in evaluation
@@ -33,14 +35,14 @@ def random_tasks(tasks: int) -> TaskBatch:
 
     def labeled(per_class: int) -> Labeled:
         y = torch.arange(WAY).repeat_interleave(per_class).expand(tasks, -1)
-        return Labeled(torch.rand(*y.shape, *BENCH.extractor.image_shape, generator=random), y, WAY)
+        return Labeled(torch.rand(*y.shape, *BACKBONE.input_shape, generator=random), y, WAY)
 
     return TaskBatch(labeled(BENCH.shot), labeled(QUERIES))
 
 
 def suite_method(name: str, **settings: Any) -> Method[Any]:
     plugin = registry.method(name)
-    return plugin(Problem(BENCH.extractor, "metabn", WAY), plugin.Settings(**settings))
+    return plugin(Problem(BACKBONE, "metabn", WAY), plugin.Settings(**settings))
 
 
 def suite_step(method: Method[Any]) -> Callable[[], None]:
@@ -66,9 +68,9 @@ def suite_evaluation(method: Method[Any], batch: TaskBatch) -> Callable[[], None
 def plain_network(*head: nn.Module) -> nn.Sequential:
     """The bench's network of torch's own layers."""
     layers: list[nn.Module] = []
-    for channels in [BENCH.extractor.image_shape[0]] + [64] * 3:
+    for channels in [BACKBONE.input_shape[0]] + [64] * 3:
         layers += [nn.Conv2d(channels, 64, 3, padding=1, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True)]
-        layers += [nn.MaxPool2d(2, ceil_mode=BENCH.extractor.ceil_mode)]
+        layers += [nn.MaxPool2d(2, ceil_mode=BACKBONE.settings.ceil_mode)]
     return nn.Sequential(*layers, nn.Flatten(), *head)
 
 
@@ -132,7 +134,7 @@ def main(work: str, side: str, *steps: str) -> None:
         model = suite_method("maml", train_steps=number) if work == "maml" else suite_method("protonets")
         do = suite_evaluation(model, batch) if work == "evaluation" else suite_step(model)
     elif work == "maml":
-        model = plain_network(nn.Linear(BENCH.extractor.features, WAY))
+        model = plain_network(nn.Linear(BACKBONE.build("metabn").features, WAY))
         do = higher_maml_step(model, number)
     else:
         model = plain_network()

@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from builders import backbone
 from mlpip_bench import registry
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.utils.device import keep_freed_memory
 from mlpip_bench.evaluation.predict import predict
-from mlpip_bench.nn.backbones import ExtractorSpec
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import ImagePool, TaskStream
 
@@ -34,7 +34,7 @@ images = np.random.default_rng(0).integers(0, 256, (1000, 1, 14, 14), dtype=np.u
 data = ClassImages(images, np.full(50, 20), tuple(map(str, range(50))))
 stream = TaskStream(ImagePool(data, torch.device("cpu")), TaskShape(5, 1, 2), "memory")
 maml = registry.method("maml")
-problem = Problem(ExtractorSpec((1, 14, 14), blocks=4, channels=32, ceil_mode=True), "metabn", 5)
+problem = Problem(backbone("conv4", (1, 14, 14), blocks=4, channels=32, ceil_mode=True), "metabn", 5)
 predict(maml(problem, maml.Settings(test_steps=5)), stream, int(sys.argv[1]))
 print(next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")).split()[1])
 """

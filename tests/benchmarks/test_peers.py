@@ -14,12 +14,14 @@ import pytest
 import torch
 
 from mlpip_bench import registry
-from mlpip_bench.benches.spec import parse_bench
 from mlpip_bench.inference.method import Method, Problem
+from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 SIDES = Path(__file__).with_name("sides.py")
-BENCH = parse_bench("omni5w1s")
+BENCH = registry.bench("omni5w1s")
+CONV4 = registry.backbone("conv4")
+BACKBONE = BackboneSpec("conv4", CONV4, CONV4.Settings(ceil_mode=True), (1, 28, 28))
 
 
 class Side:
@@ -83,14 +85,14 @@ def test_protonets_evaluation_beside_a_flat_batch(faster, sides):
 
 def one_task(per_class: int) -> Labeled:
     y = torch.arange(BENCH.way).repeat_interleave(per_class).unsqueeze(0)
-    images = torch.rand(*y.shape, *BENCH.extractor.image_shape, generator=torch.Generator().manual_seed(0))
+    images = torch.rand(*y.shape, *BACKBONE.input_shape, generator=torch.Generator().manual_seed(0))
     return Labeled(images, y, BENCH.way)
 
 
 def evaluation(name: str, batch: TaskBatch, **settings: int) -> Callable[[], None]:
     """Adapting to a task and predicting its queries."""
     plugin = registry.method(name)
-    method: Method = plugin(Problem(BENCH.extractor, "metabn", BENCH.way), plugin.Settings(**settings)).eval()
+    method: Method = plugin(Problem(BACKBONE, "metabn", BENCH.way), plugin.Settings(**settings)).eval()
 
     @torch.no_grad()
     def work() -> None:

@@ -20,7 +20,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 from scipy import special
 
-from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.records import published
 from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Record, Scores, facts
@@ -38,6 +37,7 @@ from mlpip_bench.reporting.figures.style import (
     mean_ci95_over_seeds,
     wrapped,
 )
+from mlpip_bench.utils.provenance import STAND_INS
 
 _FIRST = ("accuracy", "nll")  # the two of the paper's tables, before what else was measured
 _NAMES = MappingProxyType(

@@ -18,7 +18,6 @@ from typing import NamedTuple
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.records.record import Record
 from mlpip_bench.reporting.figures.calibration import reliability
 from mlpip_bench.reporting.figures.comparison import cost, learning, scores
@@ -30,6 +29,7 @@ from mlpip_bench.reporting.figures.style import (
 )
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.files import write_atomically
+from mlpip_bench.utils.provenance import STAND_INS
 
 # -------------------------------------------------------------------------------------------------------- writing
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
 
 from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Record, facts
@@ -12,23 +11,17 @@ from mlpip_bench.reporting.figures.style import Run, configurations, mean_ci95_o
 from mlpip_bench.reporting.table import Cell, Row, WideTable
 from mlpip_bench.reporting.wording import published_cell, stand_in_mark
 
-TrainingTasks: TypeAlias = Callable[[str, str], int | None]
-"""How many tasks a method, by name, is trained on in a bench; None where that is not known."""
 
-
-def published_tables(
-    records: Sequence[Record], quoted: Sequence[Published], paper_tasks: TrainingTasks
-) -> Iterator[WideTable]:
+def published_tables(records: Sequence[Record], quoted: Sequence[Published]) -> Iterator[WideTable]:
     """One table for each metric, with a row for each published number that was measured here, too.
 
     Args:
         records: what was run.
         quoted: what the paper reports.
-        paper_tasks: the training tasks of the paper's budget.
     """
     for metric in dict.fromkeys(q.metric for q in quoted):
         rows = [
-            _row(q, label, runs, paper_tasks)
+            _row(q, label, runs)
             for q in quoted
             if q.metric == metric
             for source in sorted({r.data["source"] for r in records})
@@ -49,12 +42,12 @@ def published_tables(
                     "and its ± is the root of the sum of the squares of both half-widths.",
                     "overlap: whether the two 95 % intervals do. That is no test of a difference, and where conditions "
                     "differ it says nothing of the method.",
-                    "published budget: the training tasks of --preset paper, as a multiple of ours.",
+                    "published budget: the training tasks of the published model, as a multiple of ours.",
                 ),
             )
 
 
-def _row(quoted: Published, label: str, runs: Sequence[Run], paper_tasks: TrainingTasks) -> Row:
+def _row(quoted: Published, label: str, runs: Sequence[Run]) -> Row:
     record, score = runs[0]
     known = facts(record, score)
     mean, ci95 = mean_ci95_over_seeds(runs)
@@ -69,7 +62,7 @@ def _row(quoted: Published, label: str, runs: Sequence[Run], paper_tasks: Traini
         half_width = f" ± {scale * value[1]:.{digits}f}" if math.isfinite(value[1]) else ""
         return Cell(value[0], None, f"{scale * value[0]:{sign}.{digits}f}{half_width}")
 
-    differs = _differs(quoted, record, paper_tasks(record.method, record.bench))
+    differs = _differs(quoted, record)
     cells = {
         "ours": cell((mean, ci95)),
         "published": published_cell(quoted),
@@ -87,14 +80,14 @@ def _row(quoted: Published, label: str, runs: Sequence[Run], paper_tasks: Traini
     return Row(label + stand_in_mark(record.data["source"]), attributes, cells)
 
 
-def _differs(quoted: Published, record: Record, paper_tasks: int | None) -> Iterator[str]:
+def _differs(quoted: Published, record: Record) -> Iterator[str]:
     """What is known of the published conditions and not so for ours, which are told below the name of the row."""
     if not quoted.note:
         yield "published: normalization and queries not stated"
     elif not (quoted.note.startswith("inductive") and record.inductive):
         yield f"published: {quoted.note}"
     tasks = record.config["iterations"] * record.config["tasks_per_batch"]
-    if paper_tasks is not None and paper_tasks != tasks:
-        yield f"published budget: {paper_tasks / tasks:.3g} times as many training tasks"
+    if quoted.training_tasks is not None and quoted.training_tasks != tasks:
+        yield f"published budget: {quoted.training_tasks / tasks:.3g} times as many training tasks"
     if stand_in_mark(record.data["source"]):
         yield f"ours on stand-in data ({record.data.get('name', '')})"

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from mlpip_bench.datasets.base import STAND_INS
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.reporting.table import Cell, Row, WideTable
 from mlpip_bench.utils.errors import UserError, unknown_name
+from mlpip_bench.utils.provenance import STAND_INS
 
 _MILLI, _MEGA = 1e-3, 1e6
 

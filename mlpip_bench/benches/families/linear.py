@@ -1,0 +1,17 @@
+"""Linear regression with a known posterior."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from mlpip_bench.benches.linear import BUDGET, LinearGaussianFamily
+
+
+class Linear(LinearGaussianFamily):
+    """Three inputs, and noise of half the prior's standard deviation."""
+
+    title = "linear-Gaussian regression, 3 inputs"
+    examples = ("linear5s", "linear20s")
+    dimension = 3
+    noise_std = 0.5
+    budgets: ClassVar = {"quick": BUDGET, "paper": BUDGET}

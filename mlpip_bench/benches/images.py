@@ -1,0 +1,118 @@
+"""Families of images of classes, and of views of objects."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import TYPE_CHECKING, ClassVar
+
+from mlpip_bench.benches.family import TEST_QUERIES, DataRequest, TaskFamily, TaskSource
+from mlpip_bench.benches.spec import BenchSpec
+from mlpip_bench.datasets import sources
+from mlpip_bench.datasets.base import ImageDataset
+
+if TYPE_CHECKING:
+    import torch
+
+    from mlpip_bench.inference.method import TrainingPlan
+    from mlpip_bench.tasks.stream import Stream
+
+
+class ImageFamily(TaskFamily):
+    """A family whose tasks are cut out of a data set of images."""
+
+    @abc.abstractmethod
+    def source(self) -> sources.DataSource:
+        """Where the data set is looked for, and what stands in for it."""
+
+    def load(self, request: DataRequest) -> ImageDataset:
+        """The data set, whose images are read when a task asks for them."""
+        return sources.load(
+            self.source(), choice=request.choice, data_root=request.data_root, reporter=request.reporter
+        )
+
+    def input_shape(self, data: TaskSource) -> tuple[int, int, int]:
+        """That of its images."""
+        assert isinstance(data, ImageDataset)
+        return data.image_shape
+
+
+class ImageClassification(ImageFamily):
+    """Classes of images, disjoint between the splits; tasks are drawn anew without end."""
+
+    def streams(
+        self,
+        bench: BenchSpec,
+        data: TaskSource,
+        plan: TrainingPlan,
+        *,
+        queries: int,
+        seed: int,
+        device: torch.device,
+    ) -> dict[str, Stream]:
+        """Tasks of the three splits; in validation, way and queries shrink to what its classes allow."""
+        from mlpip_bench.tasks.batch import TaskShape
+        from mlpip_bench.tasks.images import ImagePool, TaskStream
+
+        assert isinstance(data, ImageDataset)
+        held_out = data.splits["validation"]
+        shapes = {
+            "train": TaskShape(bench.way, bench.shot, plan.train_queries),
+            "validation": TaskShape(
+                min(bench.way, held_out.num_classes),
+                bench.shot,
+                max(1, min(TEST_QUERIES, int(held_out.counts.min()) - bench.shot)),
+            ),
+            "test": TaskShape(bench.way, bench.shot, queries),
+        }
+        seeds: dict[str, tuple[str | int, ...]] = {split: (bench.name, split) for split in shapes}
+        seeds["train"] += (seed,)
+        return {
+            split: TaskStream(ImagePool(data.splits[split], device), shape, *seeds[split], split=split)
+            for split, shape in shapes.items()
+        }
+
+
+class FixedTasks(ImageFamily):
+    """The same few tasks in training, validation and test, with other images of the same classes.
+
+    Attributes:
+        train_tasks: how many tasks there are.
+    """
+
+    train_tasks: ClassVar[int]
+
+    def fitted(self, plan: TrainingPlan, bench: BenchSpec, data: TaskSource) -> TrainingPlan:  # noqa: ARG002
+        """No more tasks than there are."""
+        return dataclasses.replace(
+            plan,
+            validation_tasks=min(plan.validation_tasks, self.train_tasks),
+            test_tasks=min(plan.test_tasks, self.train_tasks),
+        )
+
+    def streams(
+        self,
+        bench: BenchSpec,
+        data: TaskSource,
+        plan: TrainingPlan,
+        *,
+        queries: int,
+        seed: int,  # noqa: ARG002  # the tasks are the same for all seeds
+        device: torch.device,
+    ) -> dict[str, Stream]:
+        """The training tasks again and again, and their support sets with queries of the other splits."""
+        from mlpip_bench.tasks.batch import TaskShape
+        from mlpip_bench.tasks.images import HeldOutStream, ImagePool, TaskStream
+        from mlpip_bench.tasks.stream import Repeated
+
+        assert isinstance(data, ImageDataset)
+        pools = {split: ImagePool(images, device) for split, images in data.splits.items()}
+        shape = TaskShape(bench.way, bench.shot, plan.train_queries)
+        tasks = TaskStream(pools["train"], shape, bench.name, "tasks", split="train")
+        return {
+            "train": Repeated(tasks, self.train_tasks),
+            "validation": HeldOutStream(
+                tasks, pools["validation"], TEST_QUERIES, bench.name, "validation", split="validation"
+            ),
+            "test": HeldOutStream(tasks, pools["test"], queries, bench.name, "test", split="test"),
+        }

@@ -1,0 +1,144 @@
+"""Does what ``run`` asks for: plans, runs, and shows; its imports are those that take time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+from rich.markup import escape
+
+from mlpip_bench.cli.common import err, folded_table, out, print_tables, rewrite_tables
+from mlpip_bench.execution import estimates, planning, profiling, scheduler, status
+from mlpip_bench.execution.config import RunConfig
+from mlpip_bench.execution.executors import local, ray_cluster
+from mlpip_bench.execution.executors.base import Executor
+from mlpip_bench.execution.trial import Trial
+from mlpip_bench.execution.worker import perform_elsewhere
+from mlpip_bench.records import published
+from mlpip_bench.utils.progress import ConsoleReporter
+from mlpip_bench.utils.provenance import STAND_INS
+
+
+def perform_run(config: RunConfig, options: Mapping[str, Any]) -> None:
+    """Plan, then list, or run and print the tables.
+
+    Args:
+        config: what is asked for.
+        options: how it is done: ``jobs``, ``ray``, ``cpus``, ``wait``, ``profile``, ``dry_run``; and ``test_tasks``.
+
+    Raises:
+        UserError: what was asked for cannot be done.
+        typer.Exit: with status 1, where a trial failed.
+    """
+    jobs, ray = options["jobs"], options["ray"]
+    reporter = ConsoleReporter(err)
+    planned = planning.plan_trials(config, reporter, here=ray is None)
+    _print_configuration(planned, config.protocols, options["test_tasks"])
+    if options["dry_run"]:
+        _print_estimates(planned, config, jobs, reporter)
+        return
+    if options["profile"]:
+        profiling.profile_trials(planned, config.results, reporter, out)
+    executor = _executor(jobs, ray, options["cpus"], planned, reporter)
+    summary = scheduler.run(planned, config, reporter, executor, wait=options["wait"])
+    records = rewrite_tables(config.results) if any(config.results.glob("records/*/*/*.json")) else []
+    asked = {trial.record_key(protocol) for trial in planned for protocol in trial.protocols}
+    # The last models' tables are in the folder; here they would push the main ones off the screen.
+    main = [
+        dataclasses.replace(record, scores=tuple(score for score in record.scores if score.model == "best"))
+        for record in records
+        if record.key in asked
+    ]
+    print_tables(main, published.load())
+    _print_summary(summary, config.results)
+    if summary.failed:
+        raise typer.Exit(1)
+
+
+def _executor(
+    jobs: int, ray: str | None, cpus: int | None, planned: Sequence[Trial], reporter: ConsoleReporter
+) -> Executor | None:
+    """What was asked for; ``None`` for this process, with as many threads as torch takes by itself unless told."""
+    if ray is not None:
+        gpus = int(any(trial.device.type == "cuda" for trial in planned))
+        return ray_cluster.RayCluster(perform_elsewhere, reporter, ray, cpus or 1, gpus)
+    if jobs > 1:
+        threads = cpus or max(1, torch.get_num_threads() // jobs)
+        return local.LocalProcesses(perform_elsewhere, reporter, jobs, threads)
+    if cpus is not None:
+        torch.set_num_threads(cpus)
+    return None
+
+
+def _print_estimates(planned: Sequence[Trial], config: RunConfig, jobs: int, reporter: ConsoleReporter) -> None:
+    standings = status.survey(planned, config)
+    found = estimates.estimate_all(standings, config, reporter)
+    table = folded_table("trial", "to measure", "done, or why not", "time", "memory")
+    for standing in standings:
+        estimate = found.get(standing.trial)
+        costs = (_duration(estimate.seconds), f"{estimate.peak_bytes / 1e9:.1f} GB") if estimate else ("", "")
+        to_do = ", ".join((*standing.alone, *standing.beside))
+        table.add_row(standing.trial.title, to_do, escape(status.why(standing, config)), *costs)
+    out.print(table)
+    known = [estimate for estimate in found.values() if estimate is not None]
+    lines = [f"{len(found)} of {len(planned)} trials to run"]
+    if known:
+        at_once = min(jobs, len(found))
+        lines += [
+            f"about {_duration(sum(e.seconds for e in known) / at_once)}"
+            + (f" with {jobs} at once" if jobs > 1 else ""),
+            f"{at_once * max(e.peak_bytes for e in known) / 1e9:.1f} GB at most",
+        ]
+    if len(known) < len(found):
+        lines.append(f"{len(found) - len(known)} cannot be estimated")
+    if any(standing.beside for standing in standings):
+        lines.append("what is measured side by side comes on top")
+    out.print("; ".join(lines), highlight=False, soft_wrap=True)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _print_configuration(planned: Sequence[Trial], protocols: tuple[str, ...], test_tasks: int | None) -> None:
+    table = folded_table("bench", "method", "seeds", "resolved configuration")
+    shown: dict[tuple[str, str, str], list[str]] = {}
+    for trial in planned:
+        config = {k: v for k, v in trial.config.items() if k not in ("way", "shot")}
+        config |= {f"settings.{k}": v for k, v in config.pop("settings").items()}
+        text = ", ".join(f"{k} {v}" for k, v in config.items())
+        spec = ", ".join(f"{k} {v}" for k, v in trial.backbone.spec.items())
+        backbone = trial.backbone.name + (f" ({spec})" if spec else "")
+        data = f"{trial.data.name} ({trial.data.source}), device {trial.device}"
+        shown.setdefault((trial.bench.name, trial.method, f"{text}, backbone {backbone}, data {data}"), []).append(
+            str(trial.seed)
+        )
+    for (bench, method, text), seeds in shown.items():
+        table.add_row(bench, method, ",".join(seeds), text)
+    err.print(table)
+    for trial in planned:
+        if left_out := [name for name in protocols if name not in trial.protocols]:
+            err.print(f"does not apply to {trial.title}: {', '.join(left_out)}", highlight=False)
+    for trial in planned:
+        if test_tasks is not None and trial.plan.test_tasks < test_tasks:
+            err.print(f"{trial.title} has {trial.plan.test_tasks} test tasks, all that there are", highlight=False)
+    if any(trial.data.source in STAND_INS for trial in planned):
+        err.print("[yellow]stand-in data:[/] results on it are not results on the real data set")
+
+
+def _print_summary(summary: scheduler.Summary, folder: Path) -> None:
+    for title, reason in summary.skipped:
+        err.print(f"nothing to do for {title}: {reason}", highlight=False)
+    for title in summary.left:
+        err.print(f"left to another run, which is at work on it: {title}", highlight=False)
+    left = f"{len(summary.left)} left to another run, " if summary.left else ""
+    done, nothing, failed = (len(trials) for trials in (summary.done, summary.skipped, summary.failed))
+    counts = f"{done} trials run, {nothing} had nothing to do, {left}{failed} failed"
+    failures = f"; tracebacks are in {folder / 'failures'}" if summary.failed else ""
+    err.print(f"{counts}; records and tables are in {folder}{failures}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,310 @@
+"""What the options of a run mean, whether typed, read from a file, or passed from Python."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mlpip_bench.execution.config import RUNS, RunConfig
+from mlpip_bench.utils.choices import NORM_MODES
+from mlpip_bench.utils.errors import UserError, unknown_name
+from mlpip_bench.utils.numerics import Numerics
+
+DEFAULTS: Mapping[str, Any] = {
+    "bench": None,
+    "methods": None,
+    "protocols": None,
+    "seeds": "0",
+    "norm": "metabn",
+    "backbone": None,
+    "preset": "quick",
+    "iterations": None,
+    "test_tasks": None,
+    "queries": 15,
+    "set": (),
+    "sweep": (),
+    "source": "auto",
+    "data_root": None,
+    "data": (),
+    "device": "auto",
+    "precision": "float32",
+    "compile": "off",
+    "overwrite": "failed",
+    "results": RUNS,
+    "profile": False,
+    "dry_run": False,
+    "jobs": 1,
+    "ray": None,
+    "cpus": None,
+    "wait": True,
+}
+"""All options of a run, with the values that they have where nobody sets them."""
+
+ABOUT = ("question", "page", "machine", "version", "frozen", "note")
+"""What else a file of options may have: what an experiment says of itself."""
+
+
+def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of several layers over the defaults; a later layer wins.
+
+    Raises:
+        UserError: no such option.
+    """
+    options = dict(DEFAULTS)
+    for layer in layers:
+        for name, value in layer.items():
+            if name not in DEFAULTS:
+                raise unknown_name("option of a run", name, DEFAULTS)
+            options[name] = value
+    return options
+
+
+def read_options(path: Path) -> list[dict[str, Any]]:
+    """The runs that a YAML file asks for: options by name; ``runs``, if it has them, each over the file's others.
+
+    Raises:
+        UserError: it cannot be read, or is no mapping of options.
+    """
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"a file of options must be readable YAML; {path} is not: {error}.") from error
+    if not isinstance(content, dict):
+        raise UserError(f"a file of options must map their names to values; {path} holds a {type(content).__name__}.")
+    shared = {str(name).replace("-", "_"): value for name, value in content.items() if name not in ABOUT}
+    runs = shared.pop("runs", [{}])
+    if not (isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)):
+        raise UserError(f"runs in a file of options must be a list of mappings; those of {path} are not.")
+    return [{**shared, **{str(name).replace("-", "_"): value for name, value in run.items()}} for run in runs]
+
+
+def as_yaml(options: Mapping[str, Any]) -> str:
+    """Options as YAML that :func:`read_options` reads; those that nobody set are left out where they mean nothing."""
+    import yaml
+
+    text: str = yaml.safe_dump(_plain(options), sort_keys=False)
+    return text
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+        for name, value in options.items()
+        if value is not None
+    }
+
+
+def runs_as_yaml(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Options of several runs as YAML, those that all share above."""
+    shared = {name: value for name, value in runs[0].items() if all(run[name] == value for run in runs)}
+    own = [{name: value for name, value in run.items() if name not in shared} for run in runs]
+    return as_yaml({**shared, "runs": [_plain(options) for options in own]})
+
+
+def run_config(options: Mapping[str, Any]) -> RunConfig:
+    """What options ask for.
+
+    Args:
+        options: all of them, as :func:`merged` gives them.
+
+    Raises:
+        UserError: a value that means nothing.
+    """
+    for name in ("methods", "protocols"):
+        if options[name] is not None and not names(options[name]):
+            raise UserError(
+                f"--{name} takes names with commas between them; got {options[name]!r}. Leave it out for the usual."
+            )
+    for name in ("jobs", "cpus"):
+        if options[name] is not None and options[name] < 1:
+            raise UserError(f"--{name} must be at least 1; got {options[name]}.")
+    if options["ray"] is not None and options["jobs"] > 1:
+        raise UserError("--jobs is for processes of this machine, and a Ray cluster has its own count. Leave one out.")
+    if not names(options["bench"]):
+        raise UserError("a run needs a bench, for example --bench omni5w1s. See: list benches.")
+    overrides = settings(_assignments(options["set"]), {n: options[n] for n in ("iterations", "test_tasks")})
+    norms: Any = names(options["norm"])
+    backbone, backbone_settings = chosen_backbone(options["backbone"])
+    return RunConfig(
+        benches=names(options["bench"]),
+        methods=names(options["methods"]),
+        protocols=names(options["protocols"]),
+        seeds=seeds(options["seeds"]),
+        norms=NORM_MODES if "all" in norms else norms,
+        backbone=backbone,
+        backbone_settings=backbone_settings,
+        preset=options["preset"],
+        queries=options["queries"],
+        overrides=overrides,
+        sweeps=sweeps(_assignments(options["sweep"]), overrides),
+        source=options["source"],
+        data_root=_path(options["data_root"]),
+        data=data_options(_assignments(options["data"])),
+        device=options["device"],
+        numerics=Numerics(options["precision"], options["compile"]),
+        overwrite=options["overwrite"],
+        results=_path(options["results"]) or RUNS,
+    )
+
+
+def _path(value: str | Path | None) -> Path | None:
+    if value is not None and not str(value).strip():
+        raise UserError("a folder needs a name; got an empty one. Use . for the current folder.")
+    return None if value is None else Path(value).expanduser()
+
+
+def _assignments(value: str | Sequence[str] | Mapping[str, Any] | None) -> list[str]:
+    """Texts of ``NAME=VALUE``; in a file or in Python they may be a mapping, nested by method or family."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, Mapping):
+        return list(value or ())
+    found = []
+    for name, given in value.items():
+        inner = given.items() if isinstance(given, Mapping) else [(None, given)]
+        found += [f"{name}={_text(v)}" if key is None else f"{name}.{key}={_text(v)}" for key, v in inner]
+    return found
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def names(text: str | Iterable[object] | None) -> tuple[str, ...]:
+    """A comma-separated list, or a list, without repeats."""
+    parts = text.split(",") if isinstance(text, str) else map(str, text or ())
+    return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+
+
+def seeds(text: str | int | Iterable[object]) -> tuple[int, ...]:
+    """Whole numbers with commas between them, or a list of some."""
+    try:
+        return tuple(int(part) for part in names(str(text) if isinstance(text, int) else text))
+    except ValueError as error:
+        raise UserError(
+            f"--seeds takes whole numbers with commas between them, for example 0,1,2; got {text!r}."
+        ) from error
+
+
+def settings(assignments: Sequence[str], options: Mapping[str, int | None]) -> dict[str, dict[str, Any]]:
+    """What ``--set`` gives, by method (``"*"`` for all), with options that have a name of their own.
+
+    Raises:
+        UserError: an assignment without a value, or something that is set twice.
+    """
+    found: dict[str, dict[str, Any]] = {"*": {}}
+    for assignment in assignments:
+        method, key, text = _assignment("--set", "learning_rate=0.001", assignment)
+        found.setdefault(method, {})[key] = _value(text)
+    for key, number in options.items():
+        if number is None:
+            continue
+        if any(key in chosen for chosen in found.values()):
+            raise UserError(f"{key} is set twice, by --{key.replace('_', '-')} and by --set. Leave one of them out.")
+        found["*"][key] = number
+    return found
+
+
+def sweeps(assignments: Sequence[str], fixed: Mapping[str, Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """What ``--sweep`` gives: by method, each combination of the values of its settings.
+
+    Args:
+        assignments: such as ``learning_rate=0.001,0.0003``.
+        fixed: what is set already.
+
+    Raises:
+        UserError: an assignment without values, or something that is set twice.
+    """
+    found: dict[str, dict[str, tuple[Any, ...]]] = {}
+    for assignment in assignments:
+        method, key, text = _assignment("--sweep", "learning_rate=0.001,0.0003", assignment)
+        if any(key in chosen for chosen in (*found.values(), *fixed.values())):
+            raise UserError(f"{key} is set twice, by --sweep and otherwise. Leave one of them out.")
+        found.setdefault(method, {})[key] = _values(text)
+    return {
+        method: [dict(zip(tried, values, strict=True)) for values in itertools.product(*tried.values())]
+        for method, tried in found.items()
+    }
+
+
+def chosen_backbone(text: str | None) -> tuple[str | None, dict[str, Any]]:
+    """What ``--backbone NAME[,SETTING=VALUE]`` names, and its settings.
+
+    Raises:
+        UserError: no name, or a setting without a value.
+    """
+    if text is None:
+        return None, {}
+    name, *assignments = _parts(text)
+    found: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not (equals and key.strip() and value.strip()):
+            raise UserError(f"--backbone takes NAME[,SETTING=VALUE], for example conv4,channels=32; got {text!r}.")
+        found[key.strip()] = _value(value.strip())
+    if not name or "=" in name:
+        raise UserError(f"--backbone takes a name first, for example conv4,channels=32; got {text!r}.")
+    return name, found
+
+
+def data_options(assignments: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """What ``--data FAMILY.OPTION=VALUE`` gives, by task family.
+
+    Raises:
+        UserError: an assignment that names no family, or has no value.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        family, dot, option = name.strip().partition(".")
+        if not (equals and dot and family and option and value.strip()):
+            raise UserError(
+                f"--data takes FAMILY.OPTION=VALUE, for example omni.split=vinyals; got {assignment!r}. See: list data."
+            )
+        found.setdefault(family, {})[option] = _value(value.strip())
+    return found
+
+
+def _parts(text: str) -> list[str]:
+    """What stands between the commas that are in no parentheses."""
+    return [part.strip() for part in re.split(r",(?![^(]*\))", text)]
+
+
+def _assignment(option: str, example: str, assignment: str) -> tuple[str, str, str]:
+    """Method (``"*"`` for all), name and value."""
+    name, equals, text = assignment.partition("=")
+    if not (equals and name.strip() and text.strip()):
+        values = "VALUE" if option == "--set" else "VALUE,VALUE"
+        raise UserError(f"{option} takes [METHOD.]NAME={values}, for example {example}; got {assignment!r}.")
+    method, dot, key = name.strip().rpartition(".")
+    if not key or (dot and not method):
+        raise UserError(f"{option} names a setting, or METHOD.NAME, for example {example}; got {assignment!r}.")
+    return method or "*", key, text.strip()
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _values(text: str) -> tuple[Any, ...]:
+    """Values with commas between them; one that has commas itself is in parentheses."""
+    value = _value(text)
+    if isinstance(value, tuple):
+        return value
+    if not isinstance(value, str):
+        return (value,)
+    parts = [part.strip() for part in text.split(",")]
+    if "" in parts:
+        raise UserError(f"--sweep takes values with commas between them, and none may be empty; got {text!r}.")
+    return tuple(map(_value, parts))

@@ -1,0 +1,127 @@
+"""The interface of a backbone: inputs to features, shared by all methods of a run."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from mlpip_bench.nn.normalization import Statistics
+from mlpip_bench.utils.choices import NormMode
+from mlpip_bench.utils.settings import NoSettings, as_json
+
+InputShape: TypeAlias = tuple[int, int, int]
+"""``(channel, height, width)`` of an image; ``(dimension, 1, 1)`` of a vector."""
+
+_Features: TypeAlias = tuple[Tensor, Statistics]
+
+
+class Backbone(nn.Module, abc.ABC):
+    """h_theta: the inputs of each task to features.
+
+    A plugin subclasses this and registers an entry point in the group ``mlpip_bench.backbones``.
+
+    Args:
+        input_shape: of one input.
+        settings: an instance of ``Settings``.
+        norm: normalization mode, the same for all methods.
+        dropout: whether the method wants activations dropped in training, at the backbone's own rate.
+
+    Attributes:
+        reference: where the network comes from.
+        Settings: frozen dataclass of the backbone's own settings, with defaults.
+        features: dimension of h(x); set in ``__init__``.
+    """
+
+    reference: ClassVar[str]
+    Settings: ClassVar[type] = NoSettings
+    features: int
+
+    def __init__(self, input_shape: InputShape, settings: Any, norm: NormMode, *, dropout: bool = False) -> None:
+        super().__init__()
+        self.check(input_shape, settings)
+        self.input_shape, self.settings, self.norm_mode, self.dropout = input_shape, settings, norm, dropout
+        self._kept: dict[tuple[int, ...], tuple[_Features, tuple[object, ...]]] | None = None  # see features_once
+
+    @classmethod
+    def check(cls, input_shape: InputShape, settings: Any) -> None:
+        """Refuse settings that do not go with a shape of inputs, before any work; the default refuses none.
+
+        Raises:
+            UserError: what the rule is, what came, what to do.
+        """
+
+    @abc.abstractmethod
+    def forward(
+        self,
+        x: Float[Tensor, "task point channel height width"],
+        support: Statistics | None = None,
+        *,
+        track: bool = True,
+    ) -> tuple[Float[Tensor, "task point feature"], Statistics]:
+        """Features of each task's inputs.
+
+        Args:
+            x: inputs; images in [0, 1].
+            support: statistics of the support set; None where ``x`` is the support set.
+            track: whether running averages may be updated while training.
+
+        Returns:
+            Features, and the support set's normalization statistics.
+        """
+
+    def __call__(self, x: Tensor, support: Statistics | None = None, *, track: bool = True) -> _Features:
+        """Features, computed once where :func:`features_once` says so."""
+        if self._kept is None or torch.is_grad_enabled():
+            computed: _Features = super().__call__(x, support, track=track)
+            return computed
+        made_of = (x, support, *self.parameters())
+        key = tuple(map(id, made_of))  # the objects are kept, so that no other gets the id of one
+        if key not in self._kept:
+            self._kept[key] = (super().__call__(x, support, track=track), made_of)
+        return self._kept[key][0]
+
+
+@contextlib.contextmanager
+def features_once(module: nn.Module) -> Iterator[None]:
+    """Within, and without autograd, features of one tensor of inputs under the same parameters are computed once."""
+    backbones = [part for part in module.modules() if isinstance(part, Backbone)]
+    for backbone in backbones:
+        backbone._kept = {}
+    try:
+        yield
+    finally:
+        for backbone in backbones:
+            backbone._kept = None
+
+
+@dataclass(frozen=True)
+class BackboneSpec:
+    """A backbone with its settings, for inputs of one shape.
+
+    Attributes:
+        name: its registered name.
+        plugin: the class.
+        settings: an instance of the class's ``Settings``.
+        input_shape: of one input.
+    """
+
+    name: str
+    plugin: type[Backbone]
+    settings: Any
+    input_shape: InputShape
+
+    def build(self, norm: NormMode, *, dropout: bool = False) -> Backbone:
+        """A module with initial parameters."""
+        return self.plugin(self.input_shape, self.settings, norm, dropout=dropout)
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """All settings as JSON values."""
+        return as_json(self.settings)

@@ -1,0 +1,1 @@
+"""Backbones that ship with the suite: one plugin a module."""

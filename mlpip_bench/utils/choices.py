@@ -1,0 +1,14 @@
+"""Words that a user chooses from; here, where nothing imports torch."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+NormMode = Literal["transductive", "metabn", "tasknorm", "running", "layer", "instance"]
+"""Normalization modes; :mod:`mlpip_bench.nn.normalization` says what each is."""
+
+NORM_MODES: tuple[NormMode, ...] = get_args(NormMode)
+DEFAULT_NORM: NormMode = "metabn"
+
+Precision = Literal["float32", "tf32", "bf16"]
+Compile = Literal["off", "default", "reduce-overhead"]

@@ -1,0 +1,105 @@
+"""What the repository says of its own runs follows from the records that are committed with it."""
+
+import re
+
+import pytest
+from scipy import stats
+
+from builders import REPOSITORY
+from mlpip_bench.records import store
+from mlpip_bench.records.record import Scores
+from mlpip_bench.records.statistics import mean_ci95
+from mlpip_bench.reporting.tables.writing import write_tables
+
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+
+
+FINDINGS = (REPOSITORY / "docs" / "findings.md").read_text(encoding="utf-8")
+FOLDERS = [
+    "results",
+    *(f"results/{name}" for name in ("norm_choice", "norm_modes", "vi_ablations", "linear", "timing", "cost")),
+    *(f"results/{name}" for name in ("toy", "toy_samples", "versatility", "context", "views", "views_h200")),
+]
+
+
+def shown(scores: Scores) -> str:
+    mean, half_width = mean_ci95(scores.per_task)
+    if scores.unit == "fraction":
+        return f"{100 * mean:.2f} ± {100 * half_width:.2f}"
+    return f"{mean:.4f} ± {half_width:.4f}"
+
+
+def measured(folder: str) -> dict[tuple[str, ...], list[str]]:
+    """Accuracy, NLL and ECE of the best models as the tables show them, by bench and method."""
+    scores: dict[tuple[str, ...], dict[str, str]] = {}
+    for record in store.load_all(REPOSITORY / folder):
+        assert record.data["source"] in ("real", "synthetic")
+        for score in record.scores:
+            if score.model == "best" and not score.condition:
+                scores.setdefault((record.bench, record.method), {})[score.metric] = shown(score)
+    metrics = ("accuracy", "nll", "ece")
+    return {cell: [found[m] for m in metrics] for cell, found in scores.items() if set(metrics) <= set(found)}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_committed_tables_are_those_of_the_committed_records(folder, tmp_path):
+    committed = REPOSITORY / folder / "tables"
+    written = write_tables(store.load_all(REPOSITORY / folder), tmp_path)
+    assert {p.name for p in written} == {p.name for p in committed.iterdir()}
+    for path in written:
+        assert path.read_bytes() == (committed / path.name).read_bytes(), f"regenerate with: table --results {folder}"
+
+
+def test_the_readme_quotes_the_records():
+    rows = re.findall(r"^\| `(\w+)` \| (\d+\.\d+ ± \S+) \| (\d+\.\d+ ± \S+) \| (\d+\.\d+ ± \S+) \|", README, re.M)
+    expected = {method: values for (bench, method), values in measured("results").items() if bench == "omni5w1s"}
+    assert {method: list(values) for method, *values in rows} == expected
+
+
+def test_the_findings_quote_the_records():
+    rows = re.findall(
+        r"^\| `(\w+)` \| `(\w+)` \| (\d+\.\d+ ± \S+) \| (\d+\.\d+ ± \S+) \| (\d+\.\d+ ± \S+) \|", FINDINGS, re.M
+    )
+    assert {(bench, method): list(values) for bench, method, *values in rows} == measured("results")
+
+
+def test_the_findings_quote_the_paired_differences():
+    best = {
+        (r.bench, s.metric, r.method): s.per_task
+        for r in store.load_all(REPOSITORY / "results")
+        for s in r.scores
+        if s.model == "best" and not s.condition
+    }
+    pairs = (("versa", "amortized_vi"), ("versa", "nonamortized_vi"), ("nonamortized_vi", "amortized_vi"))
+    rows = re.findall(r"^\| `(\w+)` \| (accuracy|nll) \| (.*) \| (.*) \| (.*) \|$", FINDINGS, re.M)
+    assert len(rows) == 8
+    for bench, metric, *cells in rows:
+        factor, digits = (100, 2) if metric == "accuracy" else (1, 4)
+        for cell, (first, second) in zip(cells, pairs, strict=True):
+            interval = stats.ttest_rel(best[bench, metric, first], best[bench, metric, second]).confidence_interval()
+            mean, half_width = (interval.low + interval.high) / 2, (interval.high - interval.low) / 2
+            assert cell == f"{factor * mean:+.{digits}f} ± {factor * half_width:.{digits}f}"
+
+
+def test_the_findings_quote_the_ablations():
+    rows = re.findall(
+        r"^\| `(\w+)` \| (support\S*) \| (\S+) \| (\S+ ± \S+) \| (\S+ ± \S+) \| (\S+ ± \S+) \|$", FINDINGS, re.M
+    )
+    expected: dict[tuple[str, ...], dict[str, str]] = {}
+    for record in store.load_all(REPOSITORY / "results/vi_ablations"):
+        settings = record.config["settings"]
+        cell = expected.setdefault((record.method, settings["observed"], str(settings["beta"])), {})
+        cell |= {s.metric: shown(s) for s in record.scores if s.model == "best"}
+    assert {tuple(row[:3]): list(row[3:]) for row in rows} == {
+        key: [values[metric] for metric in ("accuracy", "nll", "ece")] for key, values in expected.items()
+    }
+
+
+def test_the_readme_quotes_the_validation_accuracies_that_chose_the_default_norm():
+    header = re.search(r"^\| validation accuracy, % \| (.*) \| mean \|$", README, re.M)
+    methods = header[1].split(" | ")
+    records = {(r.config["norm"], r.method): r for r in store.load_all(REPOSITORY / "results/norm_choice")}
+    for norm in ("metabn", "tasknorm"):
+        shown = re.search(rf"^\| `{norm}` \| (.*) \|$", README, re.M)[1].split(" | ")
+        final = [records[norm, method].training["history"][-1]["accuracy"] * 100 for method in methods]
+        assert shown == [f"{a:.1f}" for a in (*final, sum(final) / len(final))]

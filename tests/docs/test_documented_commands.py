@@ -1,0 +1,256 @@
+"""Every command that README, CONTRIBUTING and docs/ show is run, with a small budget, or named below with the reason.
+
+A command of the suite is run in this process, in a folder whose ``results`` are the committed ones.
+"""
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+from mlpip_bench.protocols import timing, versatility
+from typer.testing import CliRunner
+
+from builders import REPOSITORY
+from mlpip_bench import registry
+from mlpip_bench.cli.app import app
+from mlpip_bench.datasets.procedural import patches, solids
+from mlpip_bench.testing import conformance
+
+PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+SUITE = re.compile(r"(\S*python3?(\.exe)? -m mlpip_bench|mlpip_bench) ")
+
+CI = "CI runs it by .ci/run"
+MACHINE = "sets up or changes the machine"
+CLOUD = "needs an account with a cloud provider"
+ELSEWHERE = {
+    "python3 -m venv .venv": CI,
+    ".venv/bin/pip install -c constraints.txt tox": CI,
+    ".venv/bin/tox": CI,
+    "tox": CI,
+    ".venv/bin/pip install -c constraints.txt .": "CI installs the wheel instead, in tox -e packaging",
+    ".venv/bin/pip install -c constraints.txt -e .[dev]": MACHINE,
+    "pip install -c constraints.txt .[render]": "tox -e tests installs this extra",
+    "pip install -e .": MACHINE,
+    "pip install ./docs/example_plugin": "tests/testing/test_conformance.py installs it into a folder of its own",
+    ". .venv/bin/activate": MACHINE,
+    "source .venv/bin/activate": MACHINE,
+    "ray up cluster.yaml": CLOUD,
+    "ray exec cluster.yaml 'python -m mlpip_bench run --methods versa,maml --bench mini5w5s --seeds 0,1,2,3 "
+    "--device cuda --ray auto --results /shared/results'": CLOUD,
+    "ray down cluster.yaml": CLOUD,
+    "python -m mlpip_bench run --methods versa,maml --bench omni5w1s --seeds 0,1,2,3 --ray local": (
+        "tests/faults/test_executors.py runs trials on a Ray cluster"
+    ),
+    "pytest -m 'not slow' -n auto": "part of tox -e tests",
+    "pytest tests/faults": "part of tox -e tests",
+    "pytest tests/repository": "part of tox -e tests",
+    "pytest tests/repository tests/testing/test_conformance.py -k 'repository or cosine'": "part of tox -e tests",
+    "pytest docs/example_plugin": "tests/testing/test_conformance.py runs it",
+    "pre-commit install": "it writes into .git; tests/repository/test_project_files.py checks the hooks",
+    "tox -e tests -- -k tasks -x": "part of tox",
+    "tox -e faults": "part of tox",
+    "ruff check .": "tox -e lint",
+    "ruff format .": "tox -e lint checks that it would change nothing",
+    "mypy": "tox -e type",
+    "cp docs/example_plugin/cosine_means.py methods/cosine.py": "tests/test_registry.py registers it where it is",
+    "python -m mlpip_bench data prepare shapenet --from ~/ShapeNetCore.v2 --to ~/data/shapenet": (
+        "needs ShapeNet's meshes; tests/datasets/test_shapenet_render.py runs it on made ones"
+    ),
+}
+SMALL = (
+    "--iterations 1 --test-tasks 2 --queries 1 --device cpu "
+    "--set validation_tasks=1 --set tasks_per_batch=1 --set train_queries=1"
+)
+LONG = re.compile("timing --set|tiny5w1s|--norm all")
+REPLACED = re.compile(r" --(iterations|test-tasks|queries|device|results) \S+")
+
+
+# -- finding them ----------------------------------------------------------------------------------------------------
+
+
+def parsed(block: str) -> Iterator[str]:
+    """The simple commands of a shell script, words joined by a space: loops at their ends, variables filled in."""
+    values: dict[str, list[str]] = {}
+    for line in block.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        words: list[str] = []
+        redirected = False
+        for token in [*lexer, ";"]:
+            if redirected:  # this is the file's name
+                redirected = False
+            elif set(token) <= set("<>&|;()") and set(token) & set("<>"):
+                redirected = True
+            elif set(token) <= set("&|;()"):
+                yield from simple(words, values)
+                words = []
+            else:
+                words.append(token)
+
+
+def simple(words: list[str], values: dict[str, list[str]]) -> Iterator[str]:
+    """One command without the words of the shell; assignments go into ``values``."""
+    if words[:1] == ["for"]:
+        values[words[1]] = [words[3], words[-1]]
+        return
+    while words and (words[0] in ("do", "done", "export") or re.match(r"\w+=", words[0])):
+        name, equals, value = words.pop(0).partition("=")
+        if equals and not words:
+            values[name] = [value]
+    commands = [" ".join(shlex.quote(word) if " " in word else word for word in words)]
+    for name, several in values.items():
+        commands = [re.sub(rf"\${name}\b|\${{{name}}}", v, command) for command in commands for v in several]
+    yield from dict.fromkeys(filter(None, commands))
+
+
+def documented(page: str) -> Iterator[str]:
+    """The commands of a page: those of its shell blocks, and the suite's own where they stand in a line of text."""
+    fence = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.M | re.S)
+    for language, block in fence.findall(page):
+        if language in ("sh", "bash"):
+            yield from parsed(block)
+        elif language == "console":
+            yield from parsed("\n".join(re.findall(r"^\$ (.*(?:\\\n.*)*)", block, re.M)))
+    for span in re.findall(r"`([^`]+)`", fence.sub("", page)):
+        command = " ".join(span.split())
+        if SUITE.match(command):
+            yield from parsed(command)
+
+
+def small(command: str) -> str:
+    """A command of the suite with the budget of these tests, so that those that then do the same are one.
+
+    Tasks of miniImageNet, whose images cost forty times as much as others, are 2-way 1-shot.
+    """
+    if not command.startswith("run "):
+        return command
+    command = REPLACED.sub("", command).replace("mini5w5s", "mini2w1s")
+    command = re.sub(r"\btest_steps=\d+", "test_steps=1", command)
+    return f"{re.sub('--seeds [0-9,]+', '--seeds 0', command)} {SMALL}"
+
+
+COMMANDS = list(dict.fromkeys(c for page in PAGES for c in documented(page.read_text(encoding="utf-8"))))
+RUN = list(dict.fromkeys(small(SUITE.sub("", c, count=1)) for c in COMMANDS if SUITE.match(c) and c not in ELSEWHERE))
+
+
+def test_a_script_is_read_as_a_shell_would_read_it():
+    script = """
+    M=a,b  # a comment
+    THREADS=1 python -m x run --methods $M --set "n=1 2" > out.csv && tox -- -k x; . bin/activate
+    for L in 1 5 10; do python -m x --n $L \\
+        --more; done
+    """
+    assert list(parsed(script)) == [
+        "python -m x run --methods a,b --set 'n=1 2'",
+        "tox -- -k x",
+        ". bin/activate",
+        "python -m x --n 1 --more",
+        "python -m x --n 10 --more",
+    ]
+    page = "Say `python -m mlpip_bench\ntable`, not `table`:\n```console\n$ mlpip_bench list data\nomni\n```\n"
+    assert list(documented(page)) == ["mlpip_bench list data", "python -m mlpip_bench table"]
+
+
+def test_every_command_is_run_here_or_named_with_the_reason():
+    unknown = [command for command in COMMANDS if not SUITE.match(command) and command not in ELSEWHERE]
+    assert not unknown, f"run them in a test, or add them to ELSEWHERE: {unknown}"
+    stale = ELSEWHERE.keys() - set(COMMANDS)
+    assert not stale, f"no page shows these any more: {stale}"
+    assert len(RUN) > 30
+
+
+def test_no_command_hides_in_a_block_of_another_kind():
+    for page in PAGES:
+        for language, block in re.findall(r"^ *```(\w*)\n(.*?)^ *```", page.read_text(encoding="utf-8"), re.M | re.S):
+            assert language, f"{page}: say what kind of code it is:\n{block}"
+            if language not in ("sh", "bash", "console"):
+                assert not re.search(r"^(\$ )?(python3?|mlpip_bench) ", block, re.M)
+
+
+def options(command: Any) -> set[str]:
+    own = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    return own.union(*(options(c) for c in getattr(command, "commands", {}).values()))
+
+
+def test_every_option_that_is_named_in_a_line_of_text_is_there():
+    known = options(typer.main.get_command(app))
+    for page in PAGES:
+        text = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+        for span in re.findall(r"`([^`]+)`", text):
+            unknown = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", span)) - known
+            assert not unknown, f"{page.name}: `{span}` names {unknown}"
+
+
+# -- running them ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder with copies of the committed records; the main ones are of one bench, and have its timings."""
+    folder = tmp_path_factory.mktemp("documented")
+    derived = shutil.ignore_patterns("tables", "figures", "checkpoints", "failures", "profiles", "locks")
+    shutil.copytree(REPOSITORY / "results", folder / "results", ignore=derived)
+    main = folder / "results" / "records"
+    for bench in [path for path in main.iterdir() if path.name != "omni5w1s"]:
+        shutil.rmtree(bench)  # one is enough to draw and to print
+    shutil.copytree(folder / "results" / "timing" / "records", main, dirs_exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def cheap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Small stand-ins, one conformance check, few timings and ways; and the worked plugin is installed."""
+    monkeypatch.setattr(patches, "_IMAGES_PER_CLASS", 20)
+    monkeypatch.setattr(patches, "_CLASSES", dict.fromkeys(patches._CLASSES, 5))
+    monkeypatch.setattr(solids, "_OBJECTS_PER_CATEGORY", 1)
+    check_method = conformance.check_method
+    monkeypatch.setattr(conformance, "check_method", lambda plugin: check_method(plugin, ["interface"]))
+    monkeypatch.setattr(timing, "WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr(timing, "REPEATS", 1)
+    monkeypatch.setattr(timing, "LARGEST_BATCH", 1)
+    monkeypatch.setattr(timing, "VARIANTS", {})
+    monkeypatch.setattr(versatility, "WAYS", (5, 100))
+    monkeypatch.setattr(versatility, "SHOTS", (1, 15))
+    monkeypatch.syspath_prepend(REPOSITORY / "docs" / "example_plugin")
+    cosine = EntryPoint("cosine", "cosine_means:CosineMeans", "mlpip_bench.methods")
+    entry_points = registry.entry_points
+    monkeypatch.setattr(
+        registry,
+        "entry_points",
+        lambda group: [*entry_points(group=group), *([cosine] if group == cosine.group else [])],
+    )
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)  # a command with --cpus has set it
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(
+            command, id=command.removesuffix(f" {SMALL}"), marks=[pytest.mark.slow] if LONG.search(command) else []
+        )
+        for command in RUN
+    ],
+)
+@pytest.mark.usefixtures("cheap")
+def test_the_command_works(command, folder, tmp_path, monkeypatch, request):
+    monkeypatch.chdir(folder)
+    arguments = shlex.split(command)
+    if "~/data" in command:
+        data = request.getfixturevalue("data_root")
+        arguments = [word.replace("~/data", str(data)) for word in arguments]
+    if command.startswith("data verify"):
+        arguments += ["--data", "context,views"]  # the others take half a minute, past the cache
+    if command.endswith(SMALL):
+        arguments += ["--results", str(tmp_path)]
+    environment = {"COLUMNS": "200", "MLPIP_BENCH_DATA": ""}
+    result = CliRunner().invoke(app, arguments, env=environment, catch_exceptions=False)
+    assert result.exit_code == 0, result.output

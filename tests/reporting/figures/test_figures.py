@@ -1,0 +1,281 @@
+"""What figures show, against the records they are made from and numbers computed apart."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy import stats
+from typer.testing import CliRunner
+
+from mlpip_bench.cli.app import app
+from mlpip_bench.records import store
+from mlpip_bench.records.record import Record, Scores
+from mlpip_bench.reporting.figures import calibration, steps, writing
+from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.provenance import STAND_INS
+
+GAPS = (0.1, 0.4, 0.25)
+BINS = {  # two bins of four are filled
+    "count": (0.0, 10.0, 0.0, 30.0),
+    "confidence": (0.0, 0.4, 0.0, 0.9),
+    "accuracy": (0.0, 0.3, 0.0, 0.6),
+    "accuracy_ci95": (0.0, 0.5, 0.0, 0.05),
+}
+CONFIG = {
+    "way": 5, "shot": 1, "queries": 15, "norm": "metabn", "preset": "quick", "iterations": 100, "settings": {},
+}  # fmt: skip
+
+
+def score(metric: str, per_task: Sequence[float], **changes: Any) -> Scores:
+    values: dict[str, Any] = {
+        "metric": metric, "unit": "nats per query" if metric == "nll" else "fraction",
+        "better": "higher" if metric == "accuracy" else "lower", "way": 5, "shot": 1, "queries": 15, "model": "best",
+    }  # fmt: skip
+    return Scores(per_task=tuple(per_task), **(values | changes))
+
+
+def record(
+    *scores: Scores,
+    method: str = "alpha",
+    bench: str = "omni5w1s",
+    seed: int = 0,
+    source: str = "real",
+    data: str = "letters",
+    **config: Any,
+) -> Record:
+    return Record(
+        key=f"{bench}{method}{seed}{source}{data}{sorted(config.items())}",
+        bench=bench,
+        method=method,
+        protocol="calibration",
+        seed=seed,
+        device="cpu",
+        inductive=True,
+        config=CONFIG | config,
+        data={"name": data, "source": source, "fingerprint": "f" * 20, "options": {}},
+        scores=scores or (score("ece", GAPS, detail=BINS),),
+        parameters=10,
+        training={},
+        seconds=1.0,
+        environment={},
+    )
+
+
+def stepped(**changes: Any) -> Record:
+    by_steps = {0: (0.2, 0.1, 0.3), 1: (0.5, 0.6, 0.4), 10: (0.9, 0.8, 1.0)}
+    return record(
+        *(score("accuracy", values, condition={"steps": n}) for n, values in by_steps.items()),
+        *(score("nll", [1 - v for v in values], condition={"steps": n}) for n, values in by_steps.items()),
+        **changes,
+    )
+
+
+def drawn(figure: Figure | None) -> Figure:
+    assert figure is not None
+    return figure
+
+
+def points(axes: Axes, bar: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Positions ``[point, (x, y)]`` and ends of the bars ``[point, (low, high)]`` of an error-bar line."""
+    container = axes.containers[bar]
+    assert isinstance(container, matplotlib.container.ErrorbarContainer)
+    line, _, (bars,) = container.lines
+    return np.array(line.get_xydata()), np.array([segment[:, 1] for segment in bars.get_segments()])
+
+
+def half_width(values: Sequence[float]) -> float:
+    low, high = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values))
+    return float(high - low) / 2
+
+
+# ----------------------------------------------------------------------------------------------------- reliability
+
+
+def test_a_panel_shows_the_bins_that_have_queries() -> None:
+    diagram, counts = drawn(calibration.reliability([record()])).axes
+    shown, bars = points(diagram)
+    assert shown.tolist() == [[0.4, 0.3], [0.9, 0.6]]
+    np.testing.assert_allclose(bars, [[0.0, 0.8], [0.55, 0.65]])  # the first would begin below 0
+    assert [(p.get_x(), p.get_width(), p.get_height()) for p in counts.patches] == [
+        (0.0, 0.25, 0), (0.25, 0.25, 10), (0.5, 0.25, 0), (0.75, 0.25, 30),
+    ]  # fmt: skip
+    assert diagram.get_title() == f"alpha\nECE 25.00 ± {100 * half_width(GAPS):.2f} %"
+    assert (diagram.get_ylabel(), counts.get_ylabel(), counts.get_xlabel()) == ("accuracy", "queries", "confidence")
+
+
+def test_seeds_are_averaged_by_their_queries_and_bins_that_one_seed_lacks_are_kept() -> None:
+    other = {"count": (0.0, 30.0, 2.0, 0.0), "confidence": (0.0, 0.44, 0.6, 0.0)}
+    other |= {"accuracy": (0.0, 0.7, 0.5, 0.0), "accuracy_ci95": (0.0, 0.1, 0.3, 0.0)}
+    second = record(score("ece", (0.3, 0.0, 0.15), detail=other), seed=1)
+    diagram, counts = drawn(calibration.reliability([record(), second])).axes
+    shown, bars = points(diagram)
+    np.testing.assert_allclose(shown, [[0.43, 0.6], [0.6, 0.5], [0.9, 0.6]])
+    np.testing.assert_allclose(bars, [[0.4, 0.8], [0.2, 0.8], [0.55, 0.65]])
+    assert [p.get_height() for p in counts.patches] == [0, 20, 1, 15]
+    assert diagram.get_title() == f"alpha, mean of 2 seeds\nECE 20.00 ± {100 * half_width((0.2, 0.2, 0.2)):.2f} %"
+
+
+def test_configurations_of_a_method_are_apart_and_say_what_differs() -> None:
+    records = [record(norm="transductive"), record(), record(method="beta", settings={"rate": 1})]
+    titles = [axes.get_title().split("\n")[0] for axes in drawn(calibration.reliability(records)).axes]
+    assert [t for t in titles if t] == ["alpha, norm metabn", "alpha, norm transductive", "beta"]
+    rates = [record(settings={"inner_rate": r}) for r in (0.1, 0.4)]
+    titles = [axes.get_title().split("\n")[0] for axes in drawn(calibration.reliability(rates)).axes]
+    assert [t for t in titles if t] == ["alpha, inner rate 0.1", "alpha, inner rate 0.4"]
+
+
+def test_one_task_has_no_interval() -> None:
+    diagram, _ = drawn(calibration.reliability([record(score("ece", [0.1], detail=BINS))])).axes
+    assert diagram.get_title().endswith("ECE 10.00 ± n/a %")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        score("ece", GAPS, detail=BINS, model="last"),
+        score("ece", GAPS, detail=BINS, condition={"asked": "one at a time"}),
+        score("accuracy", GAPS),
+    ],
+)
+def test_other_scores_are_not_shown(other: Scores) -> None:
+    assert calibration.reliability([record(other)]) is None
+    assert steps.steps([record(other)]) is None
+
+
+# ----------------------------------------------------------------------------------------------------------- steps
+
+
+def test_a_line_shows_means_and_intervals_by_number_of_steps() -> None:
+    figure = drawn(steps.steps([stepped(), stepped(method="beta")]))
+    accuracy, nll = figure.axes
+    assert accuracy.get_ylabel() == "accuracy (%)"
+    assert nll.get_ylabel() == "negative log-likelihood (nats per query)"
+    width = half_width((0.2, 0.1, 0.3))
+    for axes, means, unit in ((accuracy, [20, 50, 90], 100), (nll, [0.8, 0.5, 0.1], 1)):
+        shown, bars = points(axes)
+        np.testing.assert_allclose(shown, np.array([[0, 1, 10], means]).T)
+        np.testing.assert_allclose(bars, [[m - unit * width, m + unit * width] for m in means])
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["alpha", "beta"]
+
+
+@pytest.mark.parametrize("methods", [4, 14])
+def test_equal_scores_of_several_methods_are_drawn_beside_each_other(methods: int) -> None:
+    figure = drawn(steps.steps([stepped(method=f"method{i:02}") for i in range(methods)]))
+    figure.draw_without_rendering()  # which lays out the axes
+    for axes in figure.axes:
+        low, high = axes.get_window_extent().intervalx
+        lines = [c.lines[0] for c in axes.containers if isinstance(c, matplotlib.container.ErrorbarContainer)]
+        assert {line.get_markerfacecolor() for line in lines} == {"none"}
+        for point in range(3):
+            positions = [line.get_transform().transform(line.get_xydata())[point, 0] for line in lines]
+            gaps = np.diff(positions) * 72 / figure.dpi  # in points
+            assert min(gaps) > 1.5
+            assert sum(gaps) < 30
+            assert low < min(positions)
+            assert max(positions) < high
+            at = axes.transData.transform((axes.containers[0].lines[0].get_xdata()[point], 0))[0]
+            assert np.mean(positions) == pytest.approx(at)
+
+
+def test_a_method_has_one_look_in_both_panels_and_no_other_has_it() -> None:
+    names = [f"method{i:02}" for i in range(14)]
+    records = [stepped(method=name) for name in names]
+    records[0] = record(*(s for s in records[0].scores if s.metric == "nll"), method=names[0])
+    looks = []
+    for axes in drawn(steps.steps(records)).axes:
+        lines = {c.get_label(): c.lines[0] for c in axes.containers}
+        looks.append({n: (line.get_color(), line.get_marker(), line.get_linestyle()) for n, line in lines.items()})
+    assert len(set(looks[1].values())) == 14
+    assert looks[0].items() < looks[1].items()
+
+
+# --------------------------------------------------------------------------------------------------------- writing
+
+
+def test_every_bench_and_source_has_files_of_its_own(tmp_path: Path) -> None:
+    records = [record(), record(source="procedural"), stepped(bench="mini5w5s")]
+    paths = writing.write_figures(records, tmp_path)
+    stems = (
+        "scores-omni", "scores-omni-stand-in", "reliability-omni5w1s", "reliability-omni5w1s-stand-in",
+        "steps-mini5w5s",
+    )  # fmt: skip
+    assert paths == [tmp_path / "figures" / f"{stem}.{suffix}" for stem in stems for suffix in ("png", "pdf")]
+    assert [path.read_bytes()[:4] for path in paths] == [b"\x89PNG", b"%PDF"] * 5
+
+
+@pytest.mark.parametrize("name", ["reliability", "steps"])
+@pytest.mark.parametrize("source", ["real", "synthetic", *sorted(STAND_INS)])
+def test_a_figure_on_stand_in_data_says_so(name: str, source: str) -> None:
+    records = [record(*record().scores, *stepped().scores, source=source)]
+    stand_in = source in ("procedural", "bundled")
+    found = {stem: figure.get_suptitle() for stem, figure in writing.draw_figures(records)}
+    title = found[f"{name}-omni5w1s-stand-in" if stand_in else f"{name}-omni5w1s"]
+    assert title.endswith("on omni5w1s, stand-in data" if stand_in else "on omni5w1s")
+
+
+def test_data_sets_are_apart_and_named_where_there_are_several() -> None:
+    records = [record(), record(data="others", method="beta"), record(source="procedural"), record(bench="mini5w5s")]
+    found = dict(writing.draw_figures(records))
+    assert {stem: figure.get_suptitle() for stem, figure in found.items() if "scores" not in stem} == {
+        "reliability-mini5w5s": "Reliability on mini5w5s",
+        "reliability-omni5w1s-letters": "Reliability on omni5w1s (letters)",
+        "reliability-omni5w1s-others": "Reliability on omni5w1s (others)",
+        "reliability-omni5w1s-stand-in": "Reliability on omni5w1s, stand-in data",
+    }
+    for data, method in (("letters", "alpha"), ("others", "beta")):
+        assert found[f"reliability-omni5w1s-{data}"].axes[0].get_title().startswith(f"{method}\n")
+
+
+def test_configurations_are_in_the_order_of_their_numbers() -> None:
+    records = [record(settings={"samples": n}) for n in (100, 5, 20)] + [record(settings={"samples": 0.05})]
+    titles = [axes.get_title().split("\n")[0] for axes in drawn(calibration.reliability(records)).axes]
+    assert [t for t in titles if t] == [f"alpha, samples {n}" for n in (0.05, 5, 20, 100)]
+
+
+@pytest.mark.parametrize("methods", [1, 7])
+def test_the_same_records_give_the_same_bytes_in_any_order(
+    methods: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "FIGURES", {"reliability": writing.FIGURES["reliability"]})
+    names = [f"method{i:02}" for i in range(methods)]
+    records = [r for name in names for r in (record(method=name, seed=0), record(method=name, seed=1))]
+    first = writing.write_figures(records, tmp_path / "a")
+    second = writing.write_figures(records[::-1], tmp_path / "b")
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert not any(b"CreationDate" in path.read_bytes() for path in first)
+
+
+def test_drawing_leaves_nothing_behind(tmp_path: Path) -> None:
+    before = dict(matplotlib.rcParams)
+    writing.write_figures([record()], tmp_path)
+    assert dict(matplotlib.rcParams) == before
+    assert pyplot.get_fignums() == []
+
+
+def test_nothing_to_show_is_an_error_with_advice(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none below .*records that .*\. Make some first.*--protocols calibration"):
+        writing.write_figures([record(score("accuracy", GAPS, model="last"))], tmp_path)
+    assert not (tmp_path / "figures").exists()
+
+
+def test_the_command_makes_figures_from_records_alone(tmp_path: Path) -> None:
+    store.save(record(), tmp_path)
+    done = CliRunner().invoke(app, ["figures", "--results", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    stems = ("scores-omni", "reliability-omni5w1s")
+    expected = [tmp_path / "figures" / f"{stem}.{suffix}" for stem in stems for suffix in ("png", "pdf")]
+    assert done.stdout.splitlines() == [str(path) for path in expected]
+    assert all(path.exists() for path in expected)
+
+
+def test_the_command_without_records_says_what_to_do(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["figures", "--results", str(tmp_path)], env={"COLUMNS": "400"})
+    assert done.exit_code == 2
+    assert "figures are made from records" in done.stderr

@@ -1,0 +1,550 @@
+"""The conformance suite bites: a correct method is broken in one place at a time, and the check that must find it does.
+
+Two methods that are correct: one trained on predictive log-loss, one on the evidence bound. Each mutation is a
+subclass that changes one function.
+"""
+
+import dataclasses
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical, Normal, kl_divergence
+
+from mlpip_bench.inference.distributions import MonteCarloMixture
+from mlpip_bench.inference.method import Method, Posterior
+from mlpip_bench.nn.normalization import Moments
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
+from mlpip_bench.testing.conformance import CHECKS, assert_conforms, check_method
+
+
+@dataclass(frozen=True)
+class SampleSettings:
+    samples: int = 10
+    eval_samples: int = 100
+
+
+class Predictive(Method[Normal]):
+    """Gaussian over a linear classifier or regression, from sums of features, trained on predictive log-loss."""
+
+    reference = "Nobody et al. 2020, A Correct Method"
+    psi = "Gaussian over the weights and the bias"
+    handles = ("classification", "regression")
+    Settings = SampleSettings
+
+    def __init__(self, problem, settings):
+        super().__init__(problem, settings)
+        self.backbone = problem.build_backbone()
+        features = self.backbone.features
+        self.to_mean = nn.Linear(features + 1, features + 1)
+        self.to_log_std = nn.Linear(features + 1, features + 1)
+
+    def features(self, x: Tensor, statistics=None):
+        features, statistics = self.backbone(x, statistics)
+        return torch.cat([features, torch.ones_like(features[..., :1])], -1), statistics
+
+    def summary(self, features: Tensor, support: Labeled) -> Tensor:
+        """[task, way, feature + 1]: class means, or the mean of y times the features."""
+        if self.problem.noise_std is None:
+            return support.class_means(features)
+        return (support.y.unsqueeze(-1) * features).mean(1, keepdim=True)
+
+    def gaussian(self, summary: Tensor) -> Normal:
+        return Normal(self.to_mean(summary), self.to_log_std(summary).clamp(-5, 2).exp(), validate_args=False)
+
+    def amortize(self, support):
+        features, statistics = self.features(support.x)
+        return Posterior(self.gaussian(self.summary(features, support)), statistics)
+
+    def std(self, features: Tensor, psi: Normal) -> Tensor:
+        return (features.square() @ psi.variance.mT).sqrt()
+
+    def noise(self, shape: tuple[int, ...]) -> Tensor:
+        """[sample, task, point, way]; in evaluation the same for every task and point, from a generator of its own."""
+        if self.training:
+            return torch.randn(shape, dtype=torch.float64)
+        generator = torch.Generator().manual_seed(0)
+        half = torch.randn(-(-shape[0] // 2), 1, 1, shape[-1], generator=generator, dtype=torch.float64)
+        return torch.cat([half, -half])[: shape[0]]
+
+    def outputs(self, q: Posterior, query_x: Tensor) -> Tensor:
+        features, _ = self.features(query_x, q.norm_statistics)
+        mean, std = features @ q.psi.mean.mT, self.std(features, q.psi)
+        samples = self.settings.samples if self.training else self.settings.eval_samples
+        return mean + std * self.noise((samples, *mean.shape)).to(mean)
+
+    def conditional(self, outputs: Tensor):
+        if self.problem.noise_std is None:
+            return MonteCarloMixture(Categorical(logits=outputs, validate_args=False))
+        return MonteCarloMixture(Normal(outputs.squeeze(-1), self.problem.noise_std, validate_args=False))
+
+    def predictive(self, q, query_x):
+        return self.conditional(self.outputs(q, query_x))
+
+    def loss(self, batch):
+        return -self.predictive(self.amortize(batch.support), batch.query.x).log_prob(batch.query.y).mean()
+
+
+class Bound(Predictive):
+    """The same q, trained on the evidence lower bound."""
+
+    bounds_evidence = True
+
+    def kl(self, psi: Normal) -> Tensor:
+        """[task]."""
+        prior = Normal(torch.zeros_like(psi.mean), torch.ones_like(psi.mean))
+        return kl_divergence(psi, prior).sum((1, 2))
+
+    def loss(self, batch):
+        q = self.amortize(batch.support)
+        conditional = self.predictive(q, batch.support.x).components
+        log_likelihood = conditional.log_prob(batch.support.y).mean(0).sum(-1)
+        return (self.kl(q.psi) - log_likelihood).mean() / batch.support.y.shape[1]
+
+
+@pytest.mark.parametrize("method", [Predictive, Bound])
+def test_the_unbroken_methods_conform(method):
+    assert_conforms(method)
+
+
+MUTATIONS: dict[str, tuple[type[Method], str]] = {}
+
+
+def caught_by(check: str):
+    """The class is a mutation that this check must find."""
+
+    def register(mutation: type[Method]) -> type[Method]:
+        assert mutation.__name__ not in MUTATIONS
+        MUTATIONS[mutation.__name__] = mutation, check
+        return mutation
+
+    return register
+
+
+# the loss
+
+
+@caught_by("loss_mean_over_tasks")
+class LossSummedOverTasks(Predictive):
+    def loss(self, batch):
+        return super().loss(batch) * batch.support.tasks
+
+
+@caught_by("loss_mean_over_tasks")
+class BoundSummedOverTasks(Bound):
+    def loss(self, batch):
+        return super().loss(batch) * batch.support.tasks
+
+
+@caught_by("loss_mean_over_tasks")
+class LossOfTheFirstTaskOnly(Predictive):
+    def loss(self, batch):
+        return super().loss(TaskBatch(batch.support.task(0), batch.query.task(0)))
+
+
+@caught_by("loss_mean_over_points")
+class LossSummedOverPoints(Predictive):
+    def loss(self, batch):
+        return super().loss(batch) * batch.query.y.shape[1]
+
+
+@caught_by("loss_scalar")
+class LossPerTask(Predictive):
+    def loss(self, batch):
+        return super().loss(batch).expand(batch.support.tasks)
+
+
+@caught_by("loss_scalar")
+class LossWithoutGradient(Predictive):
+    def loss(self, batch):
+        return super().loss(batch).detach()
+
+
+@caught_by("loss_scalar")
+class LossNotFinite(Predictive):
+    def loss(self, batch):
+        return super().loss(batch) * torch.inf
+
+
+@caught_by("shapes")
+class LossInFloat64(Predictive):
+    def loss(self, batch):
+        return super().loss(batch).double()
+
+
+@caught_by("evidence_bound")
+class WrongSignOfTheKL(Bound):
+    def kl(self, psi):
+        return -super().kl(psi)
+
+
+@caught_by("evidence_bound")
+class NoKL(Bound):
+    def kl(self, psi):
+        return 0 * super().kl(psi)
+
+
+# gradients
+
+
+@caught_by("every_parameter")
+class DetachedParameter(Predictive):
+    def gaussian(self, summary):
+        psi = super().gaussian(summary)
+        return Normal(psi.mean, psi.stddev.detach(), validate_args=False)
+
+
+@caught_by("every_parameter")
+class DetachedExtractor(Predictive):
+    def features(self, x, statistics=None):
+        features, statistics = super().features(x, statistics)
+        return features.detach(), statistics
+
+
+@caught_by("every_parameter")
+class UnusedParameter(Predictive):
+    def __init__(self, problem, settings):
+        super().__init__(problem, settings)
+        self.unused = nn.Parameter(torch.ones(3))
+
+    def loss(self, batch):
+        return super().loss(batch) + 0 * self.unused.sum()
+
+
+@caught_by("gradient")
+class GradientScaled(Predictive):
+    def loss(self, batch):
+        loss = super().loss(batch)
+        return 2 * loss - loss.detach()
+
+
+@caught_by("gradient")
+class HalfOfTheGradient(Predictive):
+    def summary(self, features, support):
+        summary = super().summary(features, support)
+        return (summary + summary.detach()) / 2
+
+
+# q and the predictive
+
+
+@caught_by("predictive_integrates")
+class VarianceForStandardDeviation(Predictive):
+    def std(self, features, psi):
+        return features.square() @ psi.variance.mT
+
+
+@caught_by("predictive_integrates")
+class StandardDeviationForVariance(Predictive):
+    def std(self, features, psi):
+        return (features.square() @ psi.stddev.mT).sqrt()
+
+
+@caught_by("predictive_integrates")
+class NoiseLeftOut(Predictive):
+    def noise(self, shape):
+        return 0 * super().noise(shape)
+
+
+@caught_by("predictive_integrates")
+class NoiseLeftOutOfEvaluation(Bound):
+    def noise(self, shape):
+        return super().noise(shape) * self.training
+
+
+@caught_by("predictive_integrates")
+class MeanLogitsOfTheSamples(Predictive):
+    def outputs(self, q, query_x):
+        return super().outputs(q, query_x).mean(0, keepdim=True)
+
+
+@caught_by("probabilities")
+class NotNormalized(Predictive):
+    class Wrong(MonteCarloMixture):
+        def log_prob(self, value):
+            return self.components.log_prob(value.unsqueeze(0)).logsumexp(0)  # the samples are not averaged
+
+    def predictive(self, q, query_x):
+        return self.Wrong(super().predictive(q, query_x).components)
+
+
+@caught_by("probabilities")
+class OneClassTooMany(Predictive):
+    handles = ("classification",)
+
+    def outputs(self, q, query_x):
+        return nn.functional.pad(super().outputs(q, query_x), (0, 1))
+
+
+@caught_by("posterior")
+class TaskIsNotTheFirstDimension(Predictive):
+    def amortize(self, support):
+        q = super().amortize(support)
+        return dataclasses.replace(q, psi=Normal(q.psi.mean.mT.mT[None], q.psi.stddev[None], validate_args=False))
+
+    def predictive(self, q, query_x):
+        psi = Normal(q.psi.mean[0], q.psi.stddev[0], validate_args=False)
+        return super().predictive(dataclasses.replace(q, psi=psi), query_x)
+
+
+@caught_by("shapes")
+class PointBeforeTask(Predictive):
+    def outputs(self, q, query_x):
+        return super().outputs(q, query_x).transpose(1, 2)
+
+
+# the support set
+
+
+@caught_by("support_counts")
+class SupportPointDropped(Predictive):
+    def summary(self, features, support):
+        return super().summary(features[:, 1:], Labeled(support.x[:, 1:], support.y[:, 1:], support.way))
+
+
+@caught_by("support_order")
+class LaterPointsWeighMore(Predictive):
+    def summary(self, features, support):
+        return super().summary(features * torch.linspace(0.5, 1.5, features.shape[1]).to(features)[:, None], support)
+
+
+@caught_by("unequal_shots")
+class ShotsByReshape(Predictive):
+    handles = ("classification",)
+
+    def summary(self, features, support):
+        order = support.y.argsort(1, stable=True)
+        return features[torch.arange(support.tasks)[:, None], order].unflatten(1, (support.way, -1)).mean(2)
+
+
+@caught_by("class_relabeling")
+class FirstClassIsSpecial(Predictive):
+    def outputs(self, q, query_x):
+        return super().outputs(q, query_x) + torch.eye(q.psi.mean.shape[1]).to(query_x)[0]
+
+
+@caught_by("way_and_shot")
+class WayOfTrainingOnly(Predictive):
+    handles = ("classification",)
+
+    def outputs(self, q, query_x):
+        return super().outputs(q, query_x)[..., : self.problem.way]
+
+
+# tasks and queries that see each other
+
+
+@caught_by("batch_of_tasks")
+class StatisticsAveragedOverTheBatch(Predictive):
+    def features(self, x, statistics=None):
+        features, statistics = super().features(x, statistics)
+        return features, tuple(
+            Moments(m.mean.mean(0, keepdim=True).expand_as(m.mean), m.variance, m.images) for m in statistics
+        )
+
+
+@caught_by("batch_of_tasks")
+class TaskLeaksIntoTheNext(Predictive):
+    def summary(self, features, support):
+        summary = super().summary(features, support)
+        return summary + 0.01 * summary.roll(1, 0)
+
+
+@caught_by("queries_independent")
+class QueriesNormalisedByQueries(Predictive):
+    def outputs(self, q, query_x):
+        return super().outputs(dataclasses.replace(q, support=None), query_x)
+
+
+@caught_by("queries_independent")
+class SecondHalfOfTheQueriesIgnored(Predictive):
+    def outputs(self, q, query_x):
+        half = query_x[:, : (query_x.shape[1] + 1) // 2]
+        return super().outputs(q, torch.cat([half, half], 1)[:, : query_x.shape[1]])
+
+
+# noise and state
+
+
+@caught_by("training_noise")
+class NumpyNoise(Predictive):
+    def noise(self, shape):
+        return torch.from_numpy(np.random.standard_normal(shape)) if self.training else super().noise(shape)  # noqa: NPY002
+
+
+@caught_by("training_noise")
+class UnseededNoise(Predictive):
+    def noise(self, shape):
+        rng = np.random.default_rng()
+        return torch.from_numpy(rng.standard_normal(shape)) if self.training else super().noise(shape)
+
+
+@caught_by("training_noise")
+class GlobalRandomIsDrawnFrom(Predictive):
+    def loss(self, batch):
+        random.random()
+        return super().loss(batch)
+
+
+@caught_by("evaluation_fixed")
+class NoiseInEvaluation(Predictive):
+    def noise(self, shape):
+        return torch.randn(shape, dtype=torch.float64)
+
+
+@caught_by("evaluation_keeps_state")
+class SupportStoredOnTheModule(Predictive):
+    def amortize(self, support):
+        self.stored = super().amortize(support)
+        return self.stored
+
+    def predictive(self, q, query_x):
+        return super().predictive(self.stored, query_x)
+
+
+@caught_by("evaluation_keeps_state")
+class TasksKeptInAList(Predictive):
+    def __init__(self, problem, settings):
+        super().__init__(problem, settings)
+        self.seen = []
+
+    def amortize(self, support):
+        self.seen.append(support)
+        return super().amortize(support)
+
+
+@caught_by("evaluation_keeps_state")
+class BufferUpdatedInEvaluation(Predictive):
+    def __init__(self, problem, settings):
+        super().__init__(problem, settings)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def amortize(self, support):
+        self.seen += support.tasks
+        return super().amortize(support)
+
+
+@caught_by("evaluation_keeps_state")
+class SeedSetInEvaluation(Predictive):
+    def noise(self, shape):
+        if not self.training:
+            torch.manual_seed(0)
+        return super().noise(shape)
+
+
+@caught_by("evaluation_keeps_state")
+class DefaultDtypeChanged(Predictive):
+    def predictive(self, q, query_x):
+        if not self.training:
+            torch.set_default_dtype(torch.float64 if self.problem.way else torch.float32)
+        return super().predictive(q, query_x)
+
+
+@caught_by("evaluation_without_graph")
+class GraphInEvaluation(Predictive):
+    def predictive(self, q, query_x):
+        with torch.enable_grad():
+            return super().predictive(q, query_x)
+
+
+@caught_by("evaluation_without_graph")
+class AutogradNeededInEvaluation(Predictive):
+    def amortize(self, support):
+        q = super().amortize(support)
+        (slope,) = torch.autograd.grad(q.psi.mean.sum(), [self.to_mean.bias], retain_graph=True)
+        return dataclasses.replace(q, psi=Normal(q.psi.mean - slope, q.psi.stddev, validate_args=False))
+
+
+@caught_by("state_round_trip")
+class StateOutsideTheStateDict(Predictive):
+    def __init__(self, problem, settings):
+        super().__init__(problem, settings)
+        self.factor = torch.rand(())
+
+    def outputs(self, q, query_x):
+        return super().outputs(q, query_x) * self.factor
+
+
+@caught_by("state_round_trip")
+class StateThatIsNoTensor(Predictive):
+    def get_extra_state(self):
+        return self.problem
+
+    def set_extra_state(self, state):
+        self.problem = state
+
+
+# the inputs
+
+
+@caught_by("inputs_unchanged")
+class SupportShiftedInPlace(Predictive):
+    def amortize(self, support):
+        support.x.sub_(0.1)
+        return super().amortize(support)
+
+
+@caught_by("inputs_unchanged")
+class QueriesScaledInPlace(Predictive):
+    def predictive(self, q, query_x):
+        return super().predictive(q, query_x.mul_(0.5))
+
+
+@caught_by("inputs_unchanged")
+class NoiseAddedInPlaceInTraining(Predictive):
+    def loss(self, batch):
+        batch.query.x.add_(torch.randn_like(batch.query.x))
+        return super().loss(batch)
+
+
+@caught_by("inputs_unchanged")
+class TargetsCenterdInPlace(Predictive):
+    handles = ("regression",)
+
+    def loss(self, batch):
+        batch.support.y.sub_(batch.support.y.mean())
+        return super().loss(batch)
+
+
+# the class
+
+
+@caught_by("interface")
+class PresetOfAnUnknownField(Predictive):
+    presets = {"quick": {"*": {"nofield": 3}}}  # noqa: RUF012
+
+
+@caught_by("interface")
+class NoDefault(Predictive):
+    @dataclass(frozen=True)
+    class Settings:
+        rate: float
+
+
+@caught_by("interface")
+class RaisesWhenBuilt(Predictive):
+    def __init__(self, problem, settings):
+        raise RuntimeError("not today")
+
+
+@caught_by("shapes")
+class Raises(Predictive):
+    def amortize(self, support):
+        raise KeyError("missing")
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_mutation_is_caught_by_the_check_that_names_it(name):
+    mutation, check = MUTATIONS[name]
+    dtype = torch.get_default_dtype()
+    (result,) = check_method(mutation, [check])
+    assert result.status == "failed", result
+    assert result.detail
+    assert torch.get_default_dtype() == dtype
+
+
+def test_every_check_bites():
+    assert {check for _, check in MUTATIONS.values()} == set(CHECKS)

@@ -1,0 +1,221 @@
+import math
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from builders import backbone
+from mlpip_bench import registry
+from mlpip_bench.datasets.base import ClassImages
+from mlpip_bench.evaluation.metrics import ACCURACY, NLL
+from mlpip_bench.evaluation.predict import predict, score
+from mlpip_bench.evaluation.protocol import Evaluation
+from mlpip_bench.inference.method import Problem, TrainingPlan
+from mlpip_bench.tasks.batch import TaskShape
+from mlpip_bench.tasks.images import ImagePool, TaskStream
+from mlpip_bench.training import checkpoints, loop
+from mlpip_bench.utils.errors import TrialError, UserError
+
+SPEC = backbone("conv4", (1, 8, 8), blocks=2, channels=4, dropout=0.2)
+METRICS = (ACCURACY, NLL)
+PLAN = TrainingPlan(
+    iterations=12, tasks_per_batch=2, train_queries=2, learning_rate=0.01, validate_every=5, validation_tasks=4
+)
+
+
+def streams() -> tuple[TaskStream, TaskStream]:
+    rng = np.random.default_rng(0)
+    prototypes = rng.integers(0, 200, (9, 1, 1, 8, 8))
+    images = (prototypes + rng.integers(0, 55, (9, 6, 1, 8, 8))).astype(np.uint8).reshape(54, 1, 8, 8)
+    pool = ImagePool(ClassImages(images, np.full(9, 6), tuple("abcdefghi")), torch.device("cpu"))
+    return TaskStream(pool, TaskShape(3, 1, 2), "train", 0), TaskStream(pool, TaskShape(3, 1, 3), "validation")
+
+
+CLASSIFIERS = [n for n in registry.method_names() if "classification" in registry.method(n).handles]
+
+
+def run(method, *, checkpoint: Path, step=None, plan: TrainingPlan = PLAN) -> checkpoints.TrainingState:
+    return loop.train(method, plan, *streams(), metrics=METRICS, seed=0, checkpoint=checkpoint, step=step)
+
+
+def build(name: str):
+    torch.manual_seed(0)
+    plugin = registry.method(name)
+    settings = {"versa": {"dropout": True}}.get(name, {})
+    return plugin(Problem(SPEC, "running", 3), plugin.Settings(**settings))
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing catches it on the way."""
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("kills", [[1], [3, 7], [5, 6, 11]])
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(name, kills, tmp_path, monkeypatch):
+    whole = run(build(name), checkpoint=tmp_path / "whole.pt")
+    monkeypatch.setattr(loop, "_CHECKPOINT_SECONDS", -1.0)  # a checkpoint at every iteration
+
+    for stop in kills:
+
+        def step(completed: int, note: str = "", stop: int = stop) -> None:
+            if completed == stop:
+                raise Killed
+
+        with pytest.raises(Killed):
+            run(build(name), checkpoint=tmp_path / "parts.pt", step=step)
+    parts = run(build(name), checkpoint=tmp_path / "parts.pt")
+
+    assert parts.iteration == whole.iteration == 12
+    assert parts.history == whole.history
+    assert parts.best_iteration == whole.best_iteration
+    for key, value in whole.model.items():
+        assert torch.equal(parts.model[key], value), key
+        assert torch.equal(parts.best_model[key], whole.best_model[key]), key
+
+
+def test_training_leaves_the_global_generator_alone(tmp_path):
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    method = build("versa")
+    torch.manual_seed(1)
+    run(method, checkpoint=tmp_path / "c.pt")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_best_model_is_the_one_of_the_best_validation(tmp_path):
+    done = run(build("protonets"), checkpoint=tmp_path / "c.pt")
+    assert [h["iteration"] for h in done.history] == [5, 10, 12]
+    best = max(done.history, key=lambda h: h["accuracy"])
+    assert done.best_score == best["accuracy"]
+    method = build("protonets")
+    method.load_state_dict(done.best_model)
+    predictions = predict(method, streams()[1], 4)
+    assert math.fsum(score(ACCURACY, predictions)) / 4 == pytest.approx(best["accuracy"])
+    assert math.fsum(score(NLL, predictions)) / 4 == pytest.approx(
+        next(h["nll"] for h in done.history if h["iteration"] == done.best_iteration)
+    )
+
+
+def test_the_last_model_is_a_value_that_loading_another_state_does_not_change(tmp_path):
+    method = build("protonets")
+    done = run(method, checkpoint=tmp_path / "c.pt")
+    method.load_state_dict(done.best_model)  # as the runner does before it tests the best model
+    kept = checkpoints.load_checkpoint(tmp_path / "c.pt")
+    assert all(torch.equal(done.model[key], value) for key, value in kept.model.items())
+    assert any(not torch.equal(done.model[key], value) for key, value in build("protonets").state_dict().items())
+
+
+def test_the_learning_rate_is_halved_on_schedule(tmp_path):
+    rates = []
+    method, plan = build("protonets"), TrainingPlan(**{**vars(PLAN), "halve_every": 4})
+    original = torch.optim.Adam.step
+
+    def step(self, *args, **kwargs):
+        rates.append(self.param_groups[0]["lr"])
+        return original(self, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.optim.Adam, "step", step)
+        run(method, checkpoint=tmp_path / "c.pt", plan=plan)
+    assert rates == [0.01] * 4 + [0.005] * 4 + [0.0025] * 4
+
+
+@pytest.mark.parametrize("what", ["loss", "parameter"])
+def test_training_stops_at_a_number_that_is_not_finite_and_keeps_the_last_good_checkpoint(what, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "_CHECKPOINT_SECONDS", -1.0)
+    method, path = build("protonets"), tmp_path / "c.pt"
+    honest = method.loss
+    calls = []
+
+    def loss(batch):
+        calls.append(1)
+        value = honest(batch)
+        if len(calls) == 8:
+            if what == "loss":
+                return value * math.nan
+            value.register_hook(lambda gradient: gradient * math.nan)
+        return value
+
+    monkeypatch.setattr(method, "loss", loss)
+    with pytest.raises(TrialError) as error:
+        run(method, checkpoint=path)
+    assert str(path) in str(error.value)
+    assert "learning rate" in str(error.value)
+    kept = checkpoints.load_checkpoint(path)
+    assert kept.iteration == 7
+    assert all(v.isfinite().all() for v in kept.model.values())
+
+
+def test_a_score_that_is_not_finite_is_an_error_not_a_record():
+    training, _ = streams()
+    method = build("protonets").eval()
+    with torch.no_grad():
+        next(method.parameters()).fill_(math.nan)
+    with pytest.raises(TrialError, match="not finite"):
+        Evaluation(method, "best", training, 4).scores([NLL])
+
+
+def damage(path: Path, how: str) -> None:
+    content = bytearray(path.read_bytes())
+    if how == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "text":
+        path.write_text("<html>not found</html>")
+    elif how == "flipped":
+        with zipfile.ZipFile(path) as archive:
+            largest = max(archive.infolist(), key=lambda i: i.file_size)
+        content[largest.header_offset + 200] ^= 0xFF
+        path.write_bytes(content)
+    elif how == "other":
+        torch.save({"weights": torch.zeros(3)}, path)
+    else:
+        torch.save({"iteration": Evil()}, path)
+
+
+class Evil:
+    def __reduce__(self):
+        return (Path.touch, (Path("/tmp/mlpip_bench_was_attacked"),))
+
+
+@pytest.mark.parametrize("how", ["truncated", "empty", "text", "flipped", "other", "hostile"])
+def test_a_damaged_checkpoint_is_named_and_never_run(how, tmp_path):
+    path = tmp_path / "c.pt"
+    run(build("protonets"), checkpoint=path)
+    damage(path, how)
+    with pytest.raises(UserError) as error:
+        run(build("protonets"), checkpoint=path)
+    assert str(path) in str(error.value)
+    assert "Delete it" in str(error.value)
+    assert not Path("/tmp/mlpip_bench_was_attacked").exists()
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_scores_do_not_depend_on_how_many_tasks_are_tested_at_once(name, monkeypatch):
+    from mlpip_bench.evaluation import predict as predicting
+
+    _, tasks = streams()
+    method, scores = build(name), []
+    for chunk in (1, 3, 8):
+        monkeypatch.setitem(predicting._TASKS_AT_ONCE, "cpu", chunk)
+        scores.append(score(NLL, predict(method, tasks, 8)))
+    assert scores[0] == pytest.approx(scores[1], abs=1e-5)
+    assert scores[0] == pytest.approx(scores[2], abs=1e-5)
+
+
+def test_evaluation_shares_one_pass_between_protocols(monkeypatch):
+    _, tasks = streams()
+    method = build("protonets")
+    evaluation = Evaluation(method, "best", tasks, 6)
+    calls = []
+    original = method.amortize
+    monkeypatch.setattr(method, "amortize", lambda support: (calls.append(1), original(support))[1])
+    for name in ("accuracy", "nll"):
+        (scores,) = registry.protocol(name)().measure(evaluation)
+        assert len(scores.per_task) == 6
+        assert (scores.way, scores.shot, scores.queries) == (3, 1, 3)
+    assert len(calls) == 1
