@@ -66,8 +66,8 @@ def trial_of(record: Record, device: torch.device) -> Trial:
     bench = registry.bench(record.bench)
     family_plugin, plugin = registry.family(bench.family), registry.method(record.method)
     backbone = registry.backbone(record.backbone["name"])
-    known = {field.name for field in fields(family_plugin.Options)}
-    chosen = {name: value for name, value in record.data["options"].items() if name in known}
+    of_tasks = family_plugin(family_plugin.Options()).task_options
+    chosen = {name: value for name, value in record.data["options"].items() if name in of_tasks}
     family = family_plugin(with_values(family_plugin.Options, chosen, bench.family))
     config = record.config
     types = get_type_hints(TrainingPlan)
