@@ -87,7 +87,7 @@ def test_the_columns_are_those_of_the_record(finished):
         **{f"data.{name}": value for name, value in record.data["options"].items()},
         **{f"backbone.{name}": value for name, value in record.backbone["spec"].items() if value is not None},
     }
-    assert {"settings.train_samples", "iterations", "data.split", "backbone.channels"} <= named.keys()
+    assert {"settings.eval_samples", "iterations", "data.split", "backbone.channels"} <= named.keys()
     assert {name: row[name] for name in named} == named
     assert row["per_task"] == record.scores[0].per_task
     assert row["backbone"] == "conv4"
@@ -129,7 +129,7 @@ def test_a_loaded_model_is_measured_on_its_own_data_only(finished):
     assert scores(frame)["protonets", "accuracy"] == store.load(path).scores[0].per_task
     with pytest.raises(UserError, match=r"comes without data; pass its bench, .*load_bench\('omni5w1s'"):
         evaluate(loaded)
-    with pytest.raises(UserError, match="its own bench and data, omni5w1s of glyphs .* got omni5w5s of glyphs"):
+    with pytest.raises(UserError, match=r"its own bench and data, omni5w1s of glyphs .* got omni5w5s of glyphs"):
         evaluate(loaded, bench=load_bench("omni5w5s", source="procedural"))
 
 
@@ -199,7 +199,7 @@ def test_a_model_of_regression_does_not_adapt_to_images():
 
 def test_a_record_without_its_checkpoint(finished, tmp_path):
     shutil.copytree(finished / "records", tmp_path / "records")
-    with pytest.raises(UserError, match="needs its checkpoint .* --overwrite always"):
+    with pytest.raises(UserError, match=r"needs its checkpoint .* --overwrite always"):
         load(record_of(tmp_path, "protonets", "accuracy"))
 
 
@@ -265,7 +265,7 @@ def test_a_failing_trial_is_raised_and_the_others_are_kept(tmp_path, monkeypatch
         raise RuntimeError("out of luck")
 
     monkeypatch.setattr(ProtoNets, "loss", loss)
-    with pytest.raises(TrialError, match="1 of 2 trials failed; omni5w1s protonets .*out of luck"):
+    with pytest.raises(TrialError, match=r"1 of 2 trials failed; omni5w1s protonets .*out of luck"):
         run(methods="protonets,versa", bench="omni5w1s", set=SETTINGS, results=tmp_path, **SMALL)
     assert set(read_records(tmp_path)["method"]) == {"versa"}
 
