@@ -1,6 +1,7 @@
-"""The notebook of the tour runs, as it is committed."""
+"""The notebook of the tour, and the example of the page on the Python API, run as they are committed."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +64,14 @@ def test_its_figures_show_the_task_and_the_intervals(namespace):
     (bars,) = axis.containers
     lengths = [abs(segment[1, 1] - segment[0, 1]) / 2 for segment in bars.lines[2][0].get_segments()]
     assert lengths == pytest.approx(list(100 * namespace["accuracy"]["ci95"]))
+
+
+def test_the_example_of_the_api_page_runs(tmp_path, monkeypatch):
+    page = (REPOSITORY / "docs" / "api" / "index.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {}
+    exec(compile(example, "api/index.md", "exec"), found)
+    assert found["probabilities"].shape == (75, 5)
+    recorded = found["records"].query("method == 'protonets' and metric == 'nll' and model == 'best'")
+    assert list(recorded["per_task"]) == [found["scores"].set_index("metric").loc["nll", "per_task"]]
