@@ -6,6 +6,7 @@ A command of the suite is run in this process, in a folder whose ``results`` are
 import re
 import shlex
 import shutil
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -63,6 +64,12 @@ ELSEWHERE = {
         "needs ShapeNet's meshes; tests/datasets/test_shapenet_render.py runs it on made ones"
     ),
 }
+EXAMPLE = REPOSITORY / "docs" / "example_plugin"
+EXAMPLE_PLUGINS = [
+    EntryPoint(name, value, group)
+    for group, plugins in tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"].items()
+    for name, value in plugins.items()
+]
 SMALL = (
     "--iterations 1 --test-tasks 2 --queries 1 --device cpu "
     "--set validation_tasks=1 --set tasks_per_batch=1 --set train_queries=1"
@@ -217,13 +224,12 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(timing, "VARIANTS", {})
     monkeypatch.setattr(versatility, "WAYS", (5, 100))
     monkeypatch.setattr(versatility, "SHOTS", (1, 15))
-    monkeypatch.syspath_prepend(REPOSITORY / "docs" / "example_plugin")
-    cosine = EntryPoint("cosine", "cosine_means:CosineMeans", "mlpip_bench.methods")
+    monkeypatch.syspath_prepend(EXAMPLE)
     entry_points = registry.entry_points
     monkeypatch.setattr(
         registry,
         "entry_points",
-        lambda group: [*entry_points(group=group), *([cosine] if group == cosine.group else [])],
+        lambda group: [*entry_points(group=group), *(entry for entry in EXAMPLE_PLUGINS if entry.group == group)],
     )
     threads = torch.get_num_threads()
     yield
