@@ -77,7 +77,7 @@ def _dependences(network: Backbone, support: Tensor, query: Tensor) -> Iterator[
 
 
 def _idle_parameters(network: Backbone, *outputs: Tensor) -> Iterator[str]:
-    total = sum((features * torch.randn_like(features)).sum() for features in outputs)
+    total = torch.stack([(features * torch.randn_like(features)).sum() for features in outputs]).sum()
     named = dict(network.named_parameters())
     found = torch.autograd.grad(total, list(named.values()), allow_unused=True) if named else ()
     for name, gradient in zip(named, found, strict=True):

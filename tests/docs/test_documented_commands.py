@@ -38,7 +38,8 @@ ELSEWHERE = {
     ".venv/bin/pip install -c constraints.txt -e .[dev]": MACHINE,
     "pip install -c constraints.txt .[render]": "tox -e tests installs this extra",
     "pip install -e .": MACHINE,
-    "pip install ./docs/example_plugin": "tests/testing/test_conformance.py installs it into a folder of its own",
+    "python tests/execution/test_stored_scores.py": "it changes what is stored; its own tests run each of its cases",
+    "pip install ./docs/example_plugin": "tests/testing/test_example_plugin.py installs it into a folder of its own",
     ". .venv/bin/activate": MACHINE,
     "source .venv/bin/activate": MACHINE,
     "ray up cluster.yaml": CLOUD,
@@ -51,15 +52,13 @@ ELSEWHERE = {
     "pytest -m 'not slow' -n auto": "part of tox -e tests",
     "pytest tests/faults": "part of tox -e tests",
     "pytest tests/repository": "part of tox -e tests",
-    "pytest tests/repository tests/testing/test_conformance.py -k 'repository or cosine'": "part of tox -e tests",
-    "pytest docs/example_plugin": "tests/testing/test_conformance.py runs it",
+    "pytest docs/example_plugin": "tests/testing/test_example_plugin.py runs it",
     "pre-commit install": "it writes into .git; tests/repository/test_project_files.py checks the hooks",
     "tox -e tests -- -k tasks -x": "part of tox",
     "tox -e faults": "part of tox",
     "ruff check .": "tox -e lint",
     "ruff format .": "tox -e lint checks that it would change nothing",
     "mypy": "tox -e type",
-    "cp docs/example_plugin/cosine_means.py methods/cosine.py": "tests/test_registry.py registers it where it is",
     "python -m mlpip_bench data prepare shapenet --from ~/ShapeNetCore.v2 --to ~/data/shapenet": (
         "needs ShapeNet's meshes; tests/datasets/test_shapenet_render.py runs it on made ones"
     ),
@@ -70,6 +69,14 @@ EXAMPLE_PLUGINS = [
     for group, plugins in tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"].items()
     for name, value in plugins.items()
 ]
+EXAMPLE_NAMES = {entry.name for entry in EXAMPLE_PLUGINS}
+RECIPES = "tests/repository/test_recipes.py follows the recipes of CONTRIBUTING.md"
+ELSEWHERE |= {
+    command: RECIPES
+    for block in re.findall(r"^```bash\n(.*?)^```$", (REPOSITORY / "CONTRIBUTING.md").read_text(), re.M | re.S)
+    for command in block.splitlines()
+    if command.startswith(("cp docs/example_plugin/", "pytest tests/"))
+}
 SMALL = (
     "--iterations 1 --test-tasks 2 --queries 1 --device cpu "
     "--set validation_tasks=1 --set tasks_per_batch=1 --set train_queries=1"
@@ -229,7 +236,10 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(
         registry,
         "entry_points",
-        lambda group: [*entry_points(group=group), *(entry for entry in EXAMPLE_PLUGINS if entry.group == group)],
+        lambda group: [
+            *(entry for entry in EXAMPLE_PLUGINS if entry.group == group),
+            *(entry for entry in entry_points(group=group) if entry.name not in EXAMPLE_NAMES),
+        ],
     )
     threads = torch.get_num_threads()
     yield

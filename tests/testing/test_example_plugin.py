@@ -46,7 +46,7 @@ def test_it_passes_the_conformance_suite_and_its_own_tests(installed, tmp_path):
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, "--import-mode=importlib"]
     tests = call("pytest", *options, EXAMPLE / "tests", installed=installed, folder=tmp_path)
     assert tests.returncode == 0, tests.stdout + tests.stderr
-    assert "4 passed" in tests.stdout
+    assert "7 passed" in tests.stdout
 
 
 def test_a_run_of_all_four_names_them_and_an_edit_of_any_of_its_modules_makes_the_record_outdated(installed, tmp_path):
@@ -71,7 +71,7 @@ def test_a_run_of_all_four_names_them_and_an_edit_of_any_of_its_modules_makes_th
     code = record["environment"]["code"]
     assert set(code["plugins"]) == {"method cosine", "bench blobs", "backbone tinyconv", "protocol margin"}
     assert len(set(code["plugins"].values())) == 1  # of the package, whichever plugin it is
-    assert code["packages"].keys() == {"mlpip_bench_example", "mlpip_bench"}
+    assert code["packages"].keys() == {"mlpip_bench_example", "mlpip-bench"}
     assert code["packages"]["mlpip_bench_example"] == "0.1.0"
     assert code["build"] == engine_code()
     assert "--overwrite always runs it again" in suite(*THEIRS, *SMALL, "--dry-run")
