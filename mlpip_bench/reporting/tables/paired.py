@@ -128,7 +128,7 @@ def _pair_order(pair: tuple[tuple[list[Entry], list[str]], ...]) -> tuple[bool, 
 
 
 def _differing_choices(a: Entry, b: Entry) -> list[str]:
-    """In which of its settings, norm and code two configurations of a method differ; nothing if more than these does."""
+    """Which settings, norm and code two configurations of a method differ in; nothing if they differ in more."""
     names = {n for n in a.facts.keys() | b.facts.keys() if a.facts.get(n) != b.facts.get(n)} - {"record"}
     if any(name not in (*NORM_FACTS, "method code") and not name.startswith("settings.") for name in names):
         return []
@@ -141,8 +141,8 @@ def nothing_to_pair(records: Sequence[Record]) -> UserError:
     have = dict.fromkeys(f"{e.bench} {e.record.method} ({in_words(e, names)})" for e in _pairable(records))
     return UserError(
         "a paired difference needs two methods measured in the same way on one bench: same norm, queries, preset, "
-        "source, test tasks, protocol and data; or one method twice, with nothing but its settings, the norm or its code changed. "
-        f"There are: {'; '.join(have) or 'none'}. Run another method in the same way."
+        "source, test tasks, protocol and data; or one method twice, with nothing but its settings, the norm or its "
+        f"code changed. There are: {'; '.join(have) or 'none'}. Run another method in the same way."
     )
 
 
