@@ -14,7 +14,7 @@ from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 def is_inductive(method: Method[Any], batch: TaskBatch, queries: int = 5, tolerance: float = 1e-3) -> bool:
-    """Whether queries are predicted alike together and one at a time.
+    """Whether queries have the same predictions together and one at a time.
 
     Measured, not declared: a transductive method sees the other queries, for example through batch
     norm, and its accuracy then depends on how many are asked at once.

@@ -38,7 +38,7 @@ def predict(
         method: the method.
         stream: the tasks.
         tasks: how many of them.
-        step: told how many are done.
+        step: called with the number of tasks that are done.
         one_at_a_time: ask for each query alone; classification only.
 
     Raises:

@@ -52,13 +52,13 @@ def estimate_all(standings: Sequence[Standing], config: RunConfig, reporter: Rep
         for number, standing in enumerate(open_ones, 1):
             trial = standing.trial
             reached = _reached(trial, config)
-            alike = repr((trial.bench.name, trial.method, trial.config, standing.alone, reached))
-            if alike not in before:
+            costs = repr((trial.bench.name, trial.method, trial.config, standing.alone, reached))
+            if costs not in before:
                 try:
-                    before[alike] = _estimate(trial, standing.alone, reached, held)
+                    before[costs] = _estimate(trial, standing.alone, reached, held)
                 except (Exception, SystemExit):  # which the run will keep as the trial's failure
-                    before[alike] = None
-            found[trial] = before[alike]
+                    before[costs] = None
+            found[trial] = before[costs]
             step(number)
     return found
 

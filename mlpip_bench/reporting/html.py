@@ -33,7 +33,7 @@ from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.provenance import STAND_INS
 
 _AT_EVERY_ROW = ("norm", "inductive", "queries", "budget", "seeds", "tasks", "source")
-"""Attributes that are told below the name of each row even where all rows agree."""
+"""Attributes that stand below the name of each row even where all rows agree."""
 
 _URL_SAFE = " /:=;,.'()-_+!?&*@$[]{}|"
 
@@ -169,7 +169,7 @@ def _is_stand_in(source: str) -> bool:
 def _summary(records: Sequence[Record]) -> dict[str, str]:
     trials = {(r.bench, r.method, r.seed, json.dumps(r.config, sort_keys=True)) for r in records}
     session = max(str(r.environment.get("session", "")) for r in records)[:19]
-    told = {
+    summary = {
         "trials": f"{len(trials)}, with {len(records)} records",
         "methods": _listed(r.method for r in records),
         "benches": _listed(r.bench for r in records),
@@ -179,7 +179,7 @@ def _summary(records: Sequence[Record]) -> dict[str, str]:
         "machines": _listed((_machine(r) for r in records), "; "),
         "newest session": f"{session} UTC" if session else "",
     }
-    return {name: text for name, text in told.items() if text}
+    return {name: text for name, text in summary.items() if text}
 
 
 def _listed(values: Iterable[str], between: str = ", ") -> str:
@@ -196,9 +196,9 @@ def _stand_in(records: Sequence[Record]) -> str:
 
 
 def _machine(record: Record) -> str:
-    told = record.environment
-    threads = f"threads {told['threads']}" if "threads" in told else ""
-    return ", ".join(filter(None, (told.get("gpu") or told.get("processor"), threads)))
+    environment = record.environment
+    threads = f"threads {environment['threads']}" if "threads" in environment else ""
+    return ", ".join(filter(None, (environment.get("gpu") or environment.get("processor"), threads)))
 
 
 # ---------------------------------------------------------------------------------------------------------- tables
@@ -316,11 +316,11 @@ def _software(record: Record) -> str:
 
 
 def _training(record: Record) -> str:
-    told = record.training
-    if "iterations" not in told:
+    training = record.training
+    if "iterations" not in training:
         return ""
-    best = f", best at {told['best_iteration']:,}" if told.get("best_iteration") else ""
-    return f"{told.get('seconds', math.nan):,.0f} s, {told['iterations']:,} it{best}"
+    best = f", best at {training['best_iteration']:,}" if training.get("best_iteration") else ""
+    return f"{training.get('seconds', math.nan):,.0f} s, {training['iterations']:,} it{best}"
 
 
 def _lines(values: Mapping[str, object]) -> str:

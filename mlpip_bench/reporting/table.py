@@ -23,11 +23,11 @@ _ONLY_IF_VARYING = ("settings", "device", "protocol")
 """Attributes that go to the caption in every format while all rows agree."""
 
 _PLAIN = ("bench", "budget", "source", "settings")
-"""Attributes whose values need no name beside them."""
+"""Attributes whose values need no name."""
 
 BOLD_NOTE = (
     "Bold: the best mean of a column and all whose intervals overlap with its interval, among our rows of one "
-    "source, and apart from them among the published rows; a score without an interval counts as a point. "
+    "source, and separately among the published rows; a score without an interval counts as a point. "
     "Overlap is no test of a difference."
 )
 
@@ -204,7 +204,7 @@ def _without_empty_columns(table: WideTable) -> WideTable:
 
 
 def _frames(table: WideTable, width: int) -> list[Table]:
-    """Benches that do not fit beside each other follow in a further frame."""
+    """Benches that do not fit into one frame follow in a further one."""
     names, _ = table.attributes(keep=())
     first, gap = 24, 3  # the first column's width; padding and separator of the others
     for newline in (" ", "\n"):
@@ -227,10 +227,10 @@ def _rich_part(table: WideTable, names: Sequence[str], newline: str, first: int)
     for bench in table.benches:
         part.add_column(bench.replace(" ", newline), justify="right", overflow="fold")
 
-    def add(row: Row, told: Sequence[str]) -> None:
-        label = Text(row.label, style="bold" if told else "")
-        if told:
-            label.append("\n" + ", ".join(told), style="not bold dim")
+    def add(row: Row, attributes: Sequence[str]) -> None:
+        label = Text(row.label, style="bold" if attributes else "")
+        if attributes:
+            label.append("\n" + ", ".join(attributes), style="not bold dim")
         texts = _cells(table, row, str, newline, "\n")
         styles = ["bold" if bench in row.bold else "" for bench in table.benches]
         part.add_row(label, *(Text(text, style=style) for text, style in zip(texts, styles, strict=True)))

@@ -1,6 +1,6 @@
 """Every command that README, CONTRIBUTING and docs/ show is run, with a small budget, or named below with the reason.
 
-A command of the suite is run in this process, in a folder whose ``results`` are the committed ones.
+A command of the suite is run in this process, in a folder that has the committed ``results``, and ``runs`` of a user.
 """
 
 import re
@@ -206,14 +206,16 @@ def test_every_option_that_is_named_in_a_line_of_text_is_there():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working folder with copies of the committed records; the main ones are of one bench, and have its timings."""
+    """A working folder with the committed experiments, runs of one bench with its timings, and a file of options."""
     folder = tmp_path_factory.mktemp("documented")
+    results = folder / "results"
     derived = shutil.ignore_patterns("tables", "figures", "checkpoints", "failures", "profiles", "locks")
-    shutil.copytree(REPOSITORY / "results", folder / "results", ignore=derived)
-    main = folder / "results" / "records"
-    for bench in [path for path in main.iterdir() if path.name != "omni5w1s"]:
+    shutil.copytree(REPOSITORY / "results", results, ignore=derived)
+    for bench in [path for path in (results / "quick_v01" / "records").iterdir() if path.name != "omni5w1s"]:
         shutil.rmtree(bench)  # one is enough to draw and to print
-    shutil.copytree(folder / "results" / "timing" / "records", main, dirs_exist_ok=True)
+    for name in ("omniglot", "timing"):
+        shutil.copytree(results / name / "records", folder / "runs" / "records", dirs_exist_ok=True)
+    (folder / "experiment.yaml").write_text("bench: omni5w1s\nmethods: versa,maml\nseeds: 0,1,2\n")
     return folder
 
 

@@ -52,15 +52,15 @@ class Page(HTMLParser):
         assert not self.open
 
     def handle_starttag(self, tag, attrs):
-        told = dict(attrs)
+        attributes = dict(attrs)
         self.tags.add(tag)
         self.references += [value for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
         if tag == "img":
-            self.images.append(told)
+            self.images.append(attributes)
         if tag == "tr":
             self.rows.append([])
         if tag in ("td", "th"):
-            self.rows[-1].append(("", told.get("data-value")))
+            self.rows[-1].append(("", attributes.get("data-value")))
         if tag not in VOID:
             self.open.append(tag)
 
@@ -122,7 +122,7 @@ def test_a_paired_difference_is_that_of_the_records_task_by_task():
     ("per_task", "overlap"),
     [((0.95, 0.96, 0.94, 0.95), "no"), ((0.98, 0.985, 0.99, 0.97), "yes")],
 )
-def test_published_maml_is_set_beside_ours_with_what_differs(per_task, overlap):
+def test_published_maml_is_set_next_to_ours_with_what_differs(per_task, overlap):
     row = Page(report(record(make_scores(per_task)))).row("maml", 7)  # published: 98.7 ± 0.4, in Table 3
     mean, half_width = sum(per_task) / 4, stats.t.ppf(0.975, 3) * stats.sem(per_task)
     both = (half_width**2 + 0.004**2) ** 0.5
@@ -135,18 +135,18 @@ def test_published_maml_is_set_beside_ours_with_what_differs(per_task, overlap):
 
 
 @pytest.mark.parametrize(
-    ("paper_tasks", "told"),
+    ("paper_tasks", "said"),
     [
         (24_000, "published budget: 2.5 times as many training tasks"),
         (9_600, ""),  # as ours: 2,400 iterations of 4
         (None, ""),
     ],
 )
-def test_the_published_budget_is_told_where_it_is_known_and_not_ours(paper_tasks, told):
+def test_the_published_budget_is_said_where_it_is_known_and_not_ours(paper_tasks, said):
     quoted = [dataclasses.replace(row, training_tasks=paper_tasks) for row in published.load()]
     (table,) = published_tables([record()], quoted)
     differs = table.rows[0].cells["what differs"].text.split("; ")
-    assert [part for part in differs if "training tasks" in part] == [told][: bool(told)]
+    assert [part for part in differs if "training tasks" in part] == [said][: bool(said)]
 
 
 def test_published_budgets_are_those_of_the_paper_presets():

@@ -1,4 +1,4 @@
-"""Published figures: ours beside the paper's, and what was not measured alike."""
+"""Published figures: ours next to the paper's, and what was measured differently."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _row(quoted: Published, label: str, runs: Sequence[Run]) -> Row:
 
 
 def _differs(quoted: Published, record: Record) -> Iterator[str]:
-    """What is known of the published conditions and not so for ours, which are told below the name of the row."""
+    """What is known of the published conditions and not so for ours; it stands below the name of the row."""
     if not quoted.note:
         yield "published: normalization and queries not stated"
     elif not (quoted.note.startswith("inductive") and record.inductive):

@@ -46,7 +46,7 @@ from mlpip_bench.utils.errors import UserError
 
 
 def metric_name(score: Scores, *, of: str = "") -> str:
-    """The metric's name, with what sets apart the last model of training."""
+    """The metric's name, with a suffix for the last model of training."""
     return f"{score.metric}{of}" if score.model == "best" else f"{score.metric}{of}_last"
 
 
@@ -93,7 +93,7 @@ def _wide_table(name: str, entries: Sequence[Entry], quoted: Sequence[Published]
         varying = conflicts(entries, lambda e: (e.facts["source"], e.column, e.facts["data.name"]))
         data_keys = {"data.name"} | {key for key in varying if key.startswith("data.")}
     groups = list(row_groups(entries, data_keys))
-    telling: dict[str, set[str]] = defaultdict(set)  # what sets rows of one method apart
+    telling: dict[str, set[str]] = defaultdict(set)  # what distinguishes rows of one method
     for group, keys in groups:
         telling[group[0].record.method] |= set(keys)
     common = common_facts(entries)
@@ -131,15 +131,15 @@ def _own_row(entries: Sequence[Entry], telling: set[str], common: set[str], unit
         "seeds": seeds_of(entries),
     }
     in_columns = {"iterations": per_bench["iterations"], "test_tasks": per_bench["test_tasks"], "seeds": seeds}
-    told = [fact_in_words(name, values) for name, values in in_columns.items() if varies(values)]
-    untold = set(per_bench) - OWN_COLUMN - ONLY_IF_TELLING - common - set(settings)
-    told += [fact_in_words(name, per_bench[name]) for name in sorted(untold) if not name.startswith("data.")]
+    note = [fact_in_words(name, values) for name, values in in_columns.items() if varies(values)]
+    unsaid = set(per_bench) - OWN_COLUMN - ONLY_IF_TELLING - common - set(settings)
+    note += [fact_in_words(name, per_bench[name]) for name in sorted(unsaid) if not name.startswith("data.")]
     label = facts["method"] + stand_in_mark(facts["source"])
     cells = {column: mean_cell(group, unit) for column, group in grouped(entries, lambda e: e.column).items()}
     if varies(per_bench["iterations"]):
         budgets = {e.column: f"{e.facts['iterations']} it" for e in entries}
         cells = {column: replace(cell, budget=budgets[column]) for column, cell in cells.items()}
-    return Row(notes.mark(label, "; ".join(told)), attributes, cells)
+    return Row(notes.mark(label, "; ".join(note)), attributes, cells)
 
 
 def _published_rows(metric: str, benches: Sequence[str], quoted: Iterable[Published], notes: Notes) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Tables against numbers computed apart from the engine (scipy, statistics, or by hand)."""
+"""Tables against numbers computed without the engine (scipy, statistics, or by hand)."""
 
 import io
 import re
@@ -190,7 +190,7 @@ def test_records_that_differ_in_their_key_only_are_two_rows() -> None:
     assert [row.attributes["settings"] for row in table.rows] == ["record first versio", "record second versi"]
 
 
-def test_configurations_of_two_methods_are_told_apart_in_notes() -> None:
+def test_configurations_of_two_methods_are_distinguished_in_notes() -> None:
     table = wide(record(settings={"steps": 5}), record(method="beta", tasks_per_batch=16))
     assert [row.label for row in table.rows] == ["alpha [1]", "beta [2]"]
     assert table.notes[-4:-2] == ("[1] steps 5; tasks per batch 4.", "[2] tasks per batch 16.")
@@ -231,7 +231,7 @@ def test_benches_in_natural_order() -> None:
 
 
 def test_one_cell_twice_is_an_error() -> None:
-    with pytest.raises(UserError, match=r"a cell has one record; omni5w1s/alpha/accuracy-seed0-.*Move the copy away"):
+    with pytest.raises(UserError, match=r"a score has one record; omni5w1s/alpha/accuracy-seed0-.*Move the copy away"):
         wide(record(), record())
 
 
@@ -338,7 +338,7 @@ def test_intervals_that_touch_do_not_overlap_but_ties_are_both_best() -> None:
     ]
 
 
-def test_bold_compares_sources_apart_and_not_with_the_paper() -> None:
+def test_bold_compares_sources_separately_and_not_with_the_paper() -> None:
     records = [record(0.1, 0.1), record(0.2, 0.2, method="beta")]
     stand_in = [record(0.8, 0.8, source="procedural"), record(0.9, 0.9, method="beta", source="procedural")]
     assert bold(wide(*records, *stand_in)) == ["beta", "beta (stand-in)"]
@@ -475,7 +475,7 @@ def of(method: str, *per_task: float, **changes: Any) -> Record:
     return record(*per_task, method=method, **changes)
 
 
-def test_a_paired_difference_is_that_of_scipy_beside_the_unpaired() -> None:
+def test_a_paired_difference_is_that_of_scipy_next_to_the_unpaired() -> None:
     (found,) = method_differences([of("beta", *B), of("alpha", *A)])
     assert (found.method, found.against, found.metric, found.verdict) == ("alpha", "beta", "accuracy", "better")
     low, high = stats.ttest_rel(A, B).confidence_interval(0.95)
@@ -539,12 +539,12 @@ def test_every_two_methods_of_every_bench_and_metric_or_those_against_one() -> N
         {"method": "alpha"},
     ],
 )
-def test_methods_that_were_not_measured_alike_are_not_paired(change: dict[str, Any]) -> None:
+def test_methods_that_were_not_measured_in_the_same_way_are_not_paired(change: dict[str, Any]) -> None:
     records = [of("alpha", *A), record(**{"method": "beta", "scores": (make_scores(B),), "key": "other", **change})]
     assert method_differences(records) == []
     assert paired_tables(method_differences(records)) == []
     message = str(nothing_to_pair(records))
-    assert "needs two methods measured alike on one bench" in message
+    assert "needs two methods measured in the same way on one bench" in message
     assert "omni5w1s alpha (norm running, queries 15, preset quick, source real, test tasks 4" in message
 
 
@@ -553,8 +553,8 @@ def test_a_difference_in_budget_is_compared_and_named_at_the_row() -> None:
     (table,) = paired_tables(method_differences(records))
     assert [row.label for row in table.rows] == ["alpha minus beta [1]", "alpha minus gamma", "beta minus gamma [2]"]
     assert table.notes[-2:] == (
-        "[1] not measured alike: device cpu (alpha), cuda (beta); iterations 1500 (alpha), 100 (beta).",
-        "[2] not measured alike: device cuda (beta), cpu (gamma); iterations 100 (beta), 1500 (gamma).",
+        "[1] measured differently: device cpu (alpha), cuda (beta); iterations 1500 (alpha), 100 (beta).",
+        "[2] measured differently: device cuda (beta), cpu (gamma); iterations 100 (beta), 1500 (gamma).",
     )
     assert table.rows[0].attributes["budget"] == "quick, 100–1500 it"  # noqa: RUF001
 
@@ -565,7 +565,7 @@ def test_a_setting_that_both_have_is_named_where_it_differs() -> None:
     assert found.differs == "samples 10 (alpha), 100 (beta)"
 
 
-def test_configurations_of_a_method_are_compared_apart() -> None:
+def test_configurations_of_a_method_are_compared_separately() -> None:
     records = [of("alpha", *A, settings={"steps": 1}), of("alpha", *B, settings={"steps": 5}), of("beta", *B)]
     found = method_differences(records)
     assert [(c.attributes["settings"], round(c.mean, 3)) for c in found] == [
@@ -789,8 +789,8 @@ def test_tables_printed_together_give_a_number_to_one_note_only() -> None:
         record(method="beta", settings={"samples": 2}, scores=(nll,), protocol="nll"),
         record(method="gamma", settings={"scale": 3}, scores=(nll,), protocol="nll"),
     ]  # fmt: skip
-    apart = wide_tables(records, [])
-    assert [[row.label for row in t.rows] for t in apart] == [["alpha [1]", "beta [2]"], ["beta [1]", "gamma [2]"]]
+    separate = wide_tables(records, [])
+    assert [[row.label for row in t.rows] for t in separate] == [["alpha [1]", "beta [2]"], ["beta [1]", "gamma [2]"]]
     joint = wide_tables(records, [], {})
     assert [[row.label for row in t.rows] for t in joint] == [["alpha [1]", "beta [2]"], ["beta [2]", "gamma [3]"]]
     text = together(*joint)
@@ -891,7 +891,7 @@ def test_table_paired_against_one_method(folder: Path) -> None:
     [
         (["--against", "beta"], "--against chooses what to compare with; got --against beta alone. Add --paired"),
         (["--paired", "--against", "bet"], "Did you mean 'beta'? Known: alpha, beta, gamma."),
-        (["--paired", "--bench", "mini5w1s"], "needs two methods measured alike on one bench"),
+        (["--paired", "--bench", "mini5w1s"], "needs two methods measured in the same way on one bench"),
         (["--paired", "--methods", "beta"], "There are: omni5w1s beta (norm running, queries 15,"),
     ],
 )
