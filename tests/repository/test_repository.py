@@ -67,8 +67,8 @@ def unregistered(folder: Path, kind: str, registered: Mapping[str, str]) -> list
         ]
         if not names:
             problems.append(
-                f"{module} must define a subclass of {' or '.join(bases)}; it has none. Code that plugins share belongs "
-                "elsewhere in mlpip_bench/."
+                f"{module} must define a subclass of {' or '.join(bases)}; it has none. Code that plugins share "
+                "belongs elsewhere in mlpip_bench/."
             )
         problems += [
             f'{module} is not registered. Add to pyproject.toml, under [project.entry-points."'
