@@ -51,8 +51,8 @@ def restored(path: Path, device: torch.device) -> tuple[Trial, TrainingState]:
     checkpoint = trial.checkpoint(folder)
     if not checkpoint.exists():
         raise UserError(
-            f"a model needs its checkpoint beside its records; {checkpoint} is not there. Run the record's command "
-            f"again with --results {folder} --overwrite always."
+            f"a model needs its checkpoint in the folder of its records; {checkpoint} is not there. Run the "
+            f"record's command again with --results {folder} --overwrite always."
         )
     return trial, load_checkpoint(checkpoint)
 

@@ -153,7 +153,10 @@ def test_links_beyond_docs_become_paths_and_broken_ones_are_warned_of(caplog):
     text = "[README.md](../README.md), [code](../methods/versa.py#x), [data](data.md#cache), ![a](../results/a.png)"
     linked = "`README.md`, code (`methods/versa.py`), [data](data.md#cache), ![a](../results/a.png)"
     assert shown(text, "page.md") == linked
-    assert shown("[rules](../CONTRIBUTING.md#house-rules)", "page.md") == "[rules](contributing.md#house-rules)"
+    assert (
+        shown("[rules](../CONTRIBUTING.md#rules-of-the-code)", "page.md")
+        == "[rules](contributing.md#rules-of-the-code)"
+    )
     assert shown("[data](docs/data.md), [it](LICENSE)", "contributing.md") == "[data](data.md), it (`LICENSE`)"
     assert shown("[data](../data.md), [up](https://a.b/c.md), [here](#x)", "methods/index.md") == (
         "[data](../data.md), [up](https://a.b/c.md), [here](#x)"

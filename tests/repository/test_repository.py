@@ -1,4 +1,4 @@
-"""The house is complete: all plugins are registered, described and cited, and the engine knows none of them."""
+"""The repository is complete: all plugins are registered, described and cited, and the engine knows none of them."""
 
 import ast
 import functools
@@ -199,7 +199,7 @@ def test_the_engine_names_no_method_and_imports_no_plugin():
         for file in sorted(ENGINE.rglob("*.py"))
         for place in plugin_names_in_code(file.read_text(encoding="utf-8"), names)
     ]
-    assert not found, "the engine must treat all methods alike; it names some:\n" + "\n".join(found)
+    assert not found, "the engine must treat all methods equally; it names some:\n" + "\n".join(found)
 
 
 @pytest.mark.parametrize(
