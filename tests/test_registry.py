@@ -11,7 +11,7 @@ from builders import REPOSITORY, invoke
 from mlpip_bench import registry
 from mlpip_bench.records import store
 
-COSINE = REPOSITORY / "docs" / "example_plugin" / "cosine_means.py"
+COSINE = REPOSITORY / "docs" / "example_plugin" / "mlpip_bench_example" / "cosine_means.py"
 ONE_TRIAL = [
     "--bench",
     "omni5w1s",

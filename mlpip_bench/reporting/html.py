@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -109,7 +109,7 @@ def to_html(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.globals |= {
-        "conditions": _conditions(quoted),
+        "conditions": _conditions,
         "is_stand_in": _is_stand_in,
         "columns": _columns,
         "is_number": _is_number,
@@ -132,7 +132,7 @@ def _section(
 ) -> _Section:
     numbers: dict[str, int] = {}
     compared = wide_tables(records, quoted, numbers)
-    conditioned = [table for table in compared if "_by_" in table.metric]
+    conditioned = [table for table in compared if table.conditions]
     parts = [
         _tables_part("Comparison", [table for table in compared if table not in conditioned]),
         _tables_part("Under other conditions", [*norm_tables(records, numbers), *conditioned]),
@@ -153,8 +153,8 @@ def _tables_part(title: str, tables: Sequence[WideTable]) -> _Part:
     own = [replace(t, notes=tuple(note for note in t.notes if note not in shared)) for t in noted]
     return _Part(
         title,
-        tables=tuple(t for t in own if not t.metric.endswith("_last")),
-        last=tuple(t for t in own if t.metric.endswith("_last")),
+        tables=tuple(t for t in own if t.model == "best"),
+        last=tuple(t for t in own if t.model == "last"),
         notes=tuple(shared),
     )
 
@@ -223,20 +223,14 @@ def _constant(table: WideTable) -> tuple[str, ...]:
     return (sentence,) if sentence else ()
 
 
-def _conditions(quoted: Iterable[Published]) -> Callable[[WideTable, Row], str]:
+def _conditions(table: WideTable, row: Row) -> str:
     """What stands below the name of a row: how it was measured, or what the paper says of it."""
-    notes = {(q.label, q.metric): q.note for q in quoted}
-
-    def conditions(table: WideTable, row: Row) -> str:
-        if row in table.published:
-            label = row.label.partition(" [")[0]  # without the number of its note
-            note = notes[label, table.metric] or "transductive or inductive not stated"
-            return f"published, real data; {note}; budget and seeds of its authors"
-        names = table.attributes(keep=_AT_EVERY_ROW)[0]
-        values = ((name, row.attributes.get(name, "")) for name in names if name != "bench")
-        return "\N{NO-BREAK SPACE}· ".join(_condition(name, value) for name, value in values if value)
-
-    return conditions
+    if row in table.published:
+        note = row.attributes["note"] or "transductive or inductive not stated"
+        return f"published, real data; {note}; budget and seeds of its authors"
+    names = table.attributes(keep=_AT_EVERY_ROW)[0]
+    values = ((name, row.attributes.get(name, "")) for name in names if name != "bench")
+    return "\N{NO-BREAK SPACE}· ".join(_condition(name, value) for name, value in values if value)
 
 
 def _condition(name: str, value: str) -> str:

@@ -14,7 +14,6 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from mlpip_bench import registry
-from mlpip_bench.benches.spec import parse_bench
 from mlpip_bench.inference.method import TrainingPlan
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -92,9 +91,14 @@ def test_every_installed_plugin_has_a_page_a_row_and_a_command_that_fits(kind):
         assert title[1] != name, f"the docstring of {name}'s module must begin with 'Title: summary'"
         assert link.startswith(f"[`{name}`](")
         assert link.endswith(f"{name}.md)")
-        (bench,) = re.findall(r"^python -m mlpip_bench run .*--bench (\w+)", page, re.M)
-        plugin = installed.load(name)
-        assert parse_bench(bench).data.kind in plugin.handles or parse_bench(bench).dataset in plugin.datasets
+        for bench in re.findall(r"^python -m mlpip_bench run .*--bench (\w+)", page, re.M):
+            family = registry.family(registry.bench(bench).family)
+            plugin = installed.load(name)
+            if kind == "benches":
+                assert family is plugin
+            else:
+                assert family.kind in plugin.handles
+                assert issubclass(family, getattr(plugin, "families", ()) or family)
 
 
 @pytest.mark.parametrize("name", registry.protocol_names())

@@ -40,9 +40,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         record(*of, bench, "procedural" if "mini" in bench else "real") for bench in benches for of in MEANS.items()
     ]
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(
-        to_html({"a-folder-with-a-name-that-is-long-and-has-no-space-in-it": records}, lambda *_: 19_200_000)
-    )
+    path.write_text(to_html({"a-folder-with-a-name-that-is-long-and-has-no-space-in-it": records}))
     return path
 
 

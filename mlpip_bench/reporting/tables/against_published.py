@@ -32,7 +32,7 @@ def published_tables(records: Sequence[Record], quoted: Sequence[Published]) -> 
         if rows:
             unit = "%, the difference in percentage points" if metric == "accuracy" else "nats per query"
             yield WideTable(
-                metric=f"against_published_{metric}",
+                name=f"against_published_{metric}",
                 title=f"{metric} ({unit})",
                 benches=("ours", "published", "difference", "overlap", "what differs"),
                 rows=tuple(rows),

@@ -226,7 +226,7 @@ def _table(found: Sequence[Change], notes: Sequence[str]) -> WideTable:
         rows.append(Row(marked, _attributes(change), _cells(change), bold))
     qualities = qualities_of_differences(score.unit, score.better)
     return WideTable(
-        metric=f"compared_{score.metric}",
+        name=f"compared_{score.metric}",
         title=f"{score.metric}, B minus A ({qualities})",
         benches=("A", "B", "B minus A", "p, Holm", "verdict"),
         rows=tuple(rows),
@@ -336,7 +336,7 @@ def _unlike_table(unlike: Mapping[str, tuple[str, str]]) -> WideTable:
         for name, texts in unlike.items()
     }
     return WideTable(
-        metric="compared_folders",
+        name="compared_folders",
         title="how what is in both folders was made, where it differs",
         benches=("A", "B"),
         rows=tuple(Row(name, {}, own) for name, own in cells.items()),

@@ -85,7 +85,7 @@ def _norm_table(entries: Sequence[Entry], marks: Notes) -> WideTable:
         *configuration_notes(entries, common_facts(entries), set()),
     ]
     return WideTable(
-        metric=f"norm_modes_{score.metric}_{bench}",
+        name=f"norm_modes_{score.metric}_{bench}",
         title=f"{score.metric} on {bench} by norm mode ({qualities(score.unit, score.better, 'best')}; {measured})",
         benches=tuple(f"{name} {column}" for name in methods for column in ("together", "alone", "difference")),
         rows=tuple(rows),

@@ -216,7 +216,7 @@ def _paired_table(metric: str, comparisons: Sequence[Comparison], marks: Notes) 
     if any(stand_in_mark(c.attributes["source"]) for c in comparisons):
         notes.append(STAND_IN_NOTE)
     return WideTable(
-        metric=f"paired_{metric}",
+        name=f"paired_{metric}",
         title=f"{metric}, paired differences ({qualities_of_differences(unit, better)})",
         benches=("difference", "unpaired ±", "verdict"),
         rows=tuple(rows),

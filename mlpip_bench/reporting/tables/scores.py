@@ -74,15 +74,16 @@ def wide_tables(
     return [_wide_table(name, entries, quoted, Notes(numbers)) for (name, _), entries in sorted(by_table.items())]
 
 
-def _wide_table(metric: str, entries: Sequence[Entry], quoted: Sequence[Published], notes: Notes) -> WideTable:
+def _wide_table(name: str, entries: Sequence[Entry], quoted: Sequence[Published], notes: Notes) -> WideTable:
+    first = entries[0].score
     kinds = {(e.score.unit, e.score.better) for e in entries}
     if len(kinds) > 1:
         raise UserError(
-            f"a metric has one unit and one direction; the records give {metric} {sorted(kinds)}. Rename one."
+            f"a metric has one unit and one direction; the records give {name} {sorted(kinds)}. Rename one."
         )
     ((unit, better),) = kinds
     where = ""
-    if entries[0].score.condition:  # all are of one bench, which is said once, so that columns are narrow
+    if first.condition:  # all are of one bench, which is said once, so that columns are narrow
         where = f" on {entries[0].bench}"
         entries = [replace(e, column=e.column.removeprefix(f"{e.bench}, ")) for e in entries]
     benches = tuple(dict.fromkeys(e.column for e in sorted(entries, key=column_order)))
@@ -100,16 +101,19 @@ def _wide_table(metric: str, entries: Sequence[Entry], quoted: Sequence[Publishe
 
     rows = [_own_row(group, telling[group[0].record.method], common_keys, unit, notes) for group, _ in groups]
     rows = _bold(rows, better, lambda row: row.attributes["source"])
-    theirs = _published_rows(metric, benches, quoted, notes)
+    theirs = _published_rows(name, benches, quoted, notes)
     theirs = _bold(theirs, better, lambda _: "published")
 
     return WideTable(
-        metric=metric,
-        title=f"{metric}{where} ({qualities(unit, better, entries[0].score.model)})",
+        name=name,
+        title=f"{name}{where} ({qualities(unit, better, first.model)})",
         benches=benches,
         rows=tuple(rows),
         published=tuple(theirs),
         notes=(*_general_notes(entries, rows, theirs), *configuration_notes(entries, common, data_keys), *notes),
+        heading=f"{name}{where}",
+        model=first.model,
+        conditions=tuple(sorted(first.condition)),
     )
 
 
@@ -142,7 +146,11 @@ def _published_rows(metric: str, benches: Sequence[str], quoted: Iterable[Publis
     shown = [q for q in quoted if q.metric == metric and q.bench in benches]
     attributes = dict.fromkeys(ATTRIBUTES, "") | {"source": "published"}
     return [
-        Row(notes.mark(group[0].label, group[0].note), attributes, {q.bench: published_cell(q) for q in group})
+        Row(
+            notes.mark(group[0].label, group[0].note),
+            attributes | {"note": group[0].note},
+            {q.bench: published_cell(q) for q in group},
+        )
         for group in grouped(shown, lambda q: q.method).values()
     ]
 

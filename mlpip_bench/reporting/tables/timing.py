@@ -197,7 +197,7 @@ def _table(regime: str, entries: Sequence[_Entry], own: Sequence[_Entry], refere
     software = "; ".join(sorted({_software(entry) for entry in entries}))
     notes.append(f"Data: {data}. Software: {software}. What was timed in other sessions has tables of its own.")
     return WideTable(
-        metric=f"timing_{regime}_{bench}",
+        name=f"timing_{regime}_{bench}",
         title=f"timing on {bench}, {regime}{varied} ({what}; until {session[:19]} UTC)",
         benches=(*columns, *(["at once"] if regime == "throughput" else []), ratio),
         rows=tuple(rows),
@@ -343,7 +343,7 @@ def benchmark_table(path: Path) -> WideTable:
             "`tox -e benchmarks`, which says where it is."
         ) from error
     return WideTable(
-        metric="benchmarks",
+        name="benchmarks",
         title=f"benchmarks of {content.get('datetime', 'an unknown day')[:16]} on {machine}",
         benches=("ms", "ratio", "bar"),
         rows=tuple(rows),

@@ -34,7 +34,7 @@ def record(*per_task: float, bench: str = "omni5w1s", scores: tuple[Scores, ...]
 
 
 def wide(*records: Record, metric: str = "accuracy") -> WideTable:
-    return {t.metric: t for t in wide_tables(records, published.load())}[metric]
+    return {t.name: t for t in wide_tables(records, published.load())}[metric]
 
 
 def ours(*records: Record) -> list[tuple[str, dict[str, str]]]:
@@ -100,7 +100,7 @@ def test_last_model_is_a_metric_of_its_own() -> None:
     both = record(scores=(make_scores((0.5, 0.6)), make_scores((0.1, 0.2), model="last")))
     assert long_form([both], [])["metric"].tolist() == ["accuracy", "accuracy_last"]
     best, last = wide_tables([both], published.load())
-    assert (best.metric, last.metric) == ("accuracy", "accuracy_last")
+    assert (best.name, last.name) == ("accuracy", "accuracy_last")
     assert "model: best on validation" in best.title
     assert "model: last iteration of training" in last.title
     assert best.published
@@ -208,7 +208,7 @@ def test_budgets_of_several_benches_share_a_row_and_are_listed() -> None:
 
 def test_common_settings_and_data_are_stated() -> None:
     notes = wide(record(options={"split": "characters"}), record(bench="mini5w5s", source="procedural")).notes
-    assert "Settings of all our rows: tasks per batch 4." in notes
+    assert "Settings of all our rows: backbone conv4, numbers 1, tasks per batch 4." in notes
     data = f"omni5w1s: letters (real), fingerprint {'f' * 12}, split characters; mini5w5s: letters (procedural)"
     assert any(data in note for note in notes)
 
@@ -251,7 +251,7 @@ def test_scores_under_a_condition_have_tables_of_their_own() -> None:
     nll = stepped(1, metric="nll", unit="nats per query", better="lower", model="last")
     alone = record(scores=(make_scores((0.1, 0.2), condition={"asked": "one at a time"}),), protocol="alone")
     records = [record(scores=(make_scores((0.5, 0.6)),)), stepped(2, 10, 1), nll, alone]
-    shown = {t.metric: t for t in wide_tables(records, published.load())}
+    shown = {t.name: t for t in wide_tables(records, published.load())}
     assert set(shown) == {"accuracy", "accuracy_by_asked", "accuracy_by_steps", "nll_by_steps_last"}
     assert [(row.label, set(row.cells)) for row in shown["accuracy"].rows] == [("alpha", {"omni5w1s"})]
     assert shown["accuracy"].rows[0].cells["omni5w1s"].mean == pytest.approx(0.55)
@@ -277,7 +277,7 @@ def test_values_of_a_condition_are_in_the_order_of_numbers_below_each_bench() ->
 def test_conditions_of_unlike_names_are_unlike_tables() -> None:
     two = make_scores(condition={"steps": 1, "noise": 0.5})
     (both, one) = wide_tables([record(scores=(two, make_scores(condition={"steps": 1})))], [])
-    assert (both.metric, one.metric) == ("accuracy_by_noise_by_steps", "accuracy_by_steps")
+    assert (both.name, one.name) == ("accuracy_by_noise_by_steps", "accuracy_by_steps")
     assert both.benches == ("noise 0.5, steps 1",)
 
 
@@ -519,7 +519,7 @@ def test_every_two_methods_of_every_bench_and_metric_or_those_against_one() -> N
     assert [(c.method, c.against) for c in against] == [("alpha", "beta"), ("gamma", "beta")] * 4
     assert {c.verdict for c in against if (c.metric, c.method) == ("nll", "alpha")} == {"worse"}
     first, second = paired_tables(against)
-    assert (first.metric, second.metric, len(second.rows)) == ("paired_accuracy", "paired_nll", 4)
+    assert (first.name, second.name, len(second.rows)) == ("paired_accuracy", "paired_nll", 4)
 
 
 @pytest.mark.parametrize(
@@ -764,7 +764,7 @@ def together(*shown: WideTable, **options: Any) -> str:
 def test_notes_of_several_tables_are_printed_once_below_them() -> None:
     def table(name: str, *notes: str) -> WideTable:
         row = Row("alpha", {"norm": name}, {"omni5w1s": Cell(0.5, None, "0.5")})
-        return WideTable(name, f"{name} (%)", ("omni5w1s",), (row,), (), notes)
+        return WideTable(name, f"{name} (%)", ("omni5w1s",), (row,), (), notes, heading=name)
 
     shown = table("one", "Of all.", "Of one."), table("two", "Of two and three.", "Of all."), table("three", *ALL)
     lines = [line for line in together(*shown).splitlines() if line and line[0] != " "]
