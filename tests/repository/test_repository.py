@@ -271,7 +271,7 @@ def test_the_engine_names_no_method_and_imports_no_plugin():
         for file in engine_files()
         for place in plugin_names_in_code(file.read_text(encoding="utf-8"), names)
     ]
-    assert not found, "the engine must treat all methods alike; it names some:\n" + "\n".join(found)
+    assert not found, "the engine must treat all methods equally; it names some:\n" + "\n".join(found)
 
 
 def test_the_engine_decides_nothing_by_the_name_of_a_data_set_or_a_backbone():
@@ -281,7 +281,7 @@ def test_the_engine_decides_nothing_by_the_name_of_a_data_set_or_a_backbone():
         for file in engine_files()
         for place in decisions_by_name(file.read_text(encoding="utf-8"), names)
     ]
-    assert not found, "the engine must treat all plugins alike; it names some:\n" + "\n".join(found)
+    assert not found, "the engine must treat all plugins equally; it names some:\n" + "\n".join(found)
 
 
 @pytest.mark.parametrize(
