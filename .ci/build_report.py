@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-folders = sorted(path.parent for path in [*ROOT.glob("results/records"), *ROOT.glob("results/*/records")])
+folders = sorted(path.parent for path in ROOT.glob("results/*/records"))
 options = [word for folder in folders for word in ("--results", str(folder.relative_to(ROOT)))]
 command = [sys.executable, "-m", "mlpip_bench", "report", *options, "--output", sys.argv[1]]
 subprocess.run(command, check=True, cwd=ROOT)

@@ -13,7 +13,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-PACKAGES = ("mlpip_bench", "methods", "protocols")
+FOLDERS = {"mlpip_bench": "mlpip_bench", "methods": "mlpip_bench/methods", "protocols": "mlpip_bench/protocols"}
+"""Folders of the checkout, and where the wheel has them."""
 TINY_RUN = (
     *("run", "--source", "procedural", "--bench", "omni5w1s", "--methods", "protonets"),
     *("--iterations", "2", "--test-tasks", "3", "--set", "validation_tasks=2", "--results", "results"),
@@ -45,22 +46,23 @@ def check_sdist(path: Path) -> None:
     for needed in ("pyproject.toml", "LICENSE", "README.md", "tox.ini", "constraints.txt", "tests/conftest.py"):
         check(needed in names, f"{path.name} lacks {needed}")
     for name in names:
-        check(not name.startswith(("results/records", "results/tables", ".venv", ".tox")), f"{path.name} has {name}")
+        check(not name.startswith(("results/omniglot", "runs", ".venv", ".tox")), f"{path.name} has {name}")
 
 
 def check_wheel(path: Path, root: Path) -> None:
-    """The wheel has the modules of the checkout's three packages and its data files, and nothing else."""
+    """The wheel has one package, with the modules of the checkout's three folders and data files, and nothing else."""
     with zipfile.ZipFile(path) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
     metadata = {name for name in names if name.partition("/")[0].endswith(".dist-info")}
-    expected = {f"mlpip_bench/{name}" for name in ("published.csv", "py.typed", "report_template.html")}
-    for package in PACKAGES:
-        expected |= {file.relative_to(root).as_posix() for file in (root / package).rglob("*.py")}
+    expected = {f"mlpip_bench/{name}" for name in ("published.csv", "py.typed", "reporting/report_template.html")}
+    for folder, inside in FOLDERS.items():
+        files = (file.relative_to(root / folder).as_posix() for file in (root / folder).rglob("*.py"))
+        expected |= {f"{inside}/{file}" for file in files}
     missing, more = sorted(expected - names), sorted(names - metadata - expected)
     check(not missing, f"{path.name} lacks {', '.join(missing)}")
     check(not any(name.startswith("tests/") for name in more), f"{path.name} has tests: {', '.join(more)}")
-    strangers = [name for name in more if name.partition("/")[0] not in PACKAGES]
-    check(not strangers, f"{path.name} has files outside {', '.join(PACKAGES)}: {', '.join(strangers)}")
+    strangers = [name for name in more if name.partition("/")[0] != "mlpip_bench"]
+    check(not strangers, f"{path.name} has files outside mlpip_bench: {', '.join(strangers)}")
     check(any(name.endswith("/licenses/LICENSE") for name in metadata), f"{path.name} lacks the license's text")
 
 

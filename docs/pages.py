@@ -116,7 +116,9 @@ def constants(module: ModuleType) -> dict[str, str]:
 
 def bench_for(wanted: Callable[[str, type[TaskFamily]], bool]) -> str:
     """A bench to show in a command: the first of the first task family that is wanted, those of images first."""
-    families = sorted(registry.families().items(), key=lambda item: (item[1].kind != "classification", item[0] != "omni"))
+    families = sorted(
+        registry.families().items(), key=lambda item: (item[1].kind != "classification", item[0] != "omni")
+    )
     return next(family.examples[0] for name, family in families if wanted(name, family))
 
 
@@ -307,7 +309,9 @@ def family_page(name: str, plugin: Any) -> str:
         summary,
         "\n".join(f"- {fact}: {value}" for fact, value in facts.items()),
         body(rest),
-        f"## Options\n\nSet one with `--data {name}.OPTION=VALUE`." if dataclasses.fields(plugin.Options) else "## Options",
+        f"## Options\n\nSet one with `--data {name}.OPTION=VALUE`."
+        if dataclasses.fields(plugin.Options)
+        else "## Options",
         settings_or_none(plugin.Options, "It has none."),
         "## Budgets",
         table(("preset", "training plan"), budgets),
@@ -390,7 +394,11 @@ KINDS: Mapping[str, Kind] = {
         ("name", "what it is", "benches", "kind of task", "needs"),
     ),
     "backbones": Kind(
-        lambda: registry.names("backbone"), registry.backbone, backbone_page, backbone_row, ("name", "network", "reference")
+        lambda: registry.names("backbone"),
+        registry.backbone,
+        backbone_page,
+        backbone_row,
+        ("name", "network", "reference"),
     ),
 }
 

@@ -1,6 +1,26 @@
 """Meta-learners as approximate probabilistic inference (ML-PIP), compared fairly."""
 
+from __future__ import annotations
+
+import importlib
 from pathlib import Path as _Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlpip_bench import nn as nn
+    from mlpip_bench import testing as testing
+    from mlpip_bench.api import evaluate as evaluate
+    from mlpip_bench.api import fit as fit
+    from mlpip_bench.api import load as load
+    from mlpip_bench.api import load_bench as load_bench
+    from mlpip_bench.api import read_records as read_records
+    from mlpip_bench.api import run as run
+    from mlpip_bench.evaluation.metrics import Metric as Metric
+    from mlpip_bench.evaluation.protocol import EvalProtocol as EvalProtocol
+    from mlpip_bench.inference import distributions as distributions
+    from mlpip_bench.inference.method import Method as Method
+    from mlpip_bench.inference.method import Posterior as Posterior
+    from mlpip_bench.inference.method import Problem as Problem
 
 __version__ = "0.2.0.dev0"
 
@@ -8,3 +28,31 @@ __version__ = "0.2.0.dev0"
 _folder = _Path(__file__).resolve().parent
 if not (_folder / "methods").is_dir():
     __path__.append(str(_folder.parent))
+
+_PUBLIC = {
+    **dict.fromkeys(("evaluate", "fit", "load", "load_bench", "read_records", "run"), "mlpip_bench.api"),
+    **dict.fromkeys(("Method", "Posterior", "Problem"), "mlpip_bench.inference.method"),
+    "EvalProtocol": "mlpip_bench.evaluation.protocol",
+    "Metric": "mlpip_bench.evaluation.metrics",
+}
+"""Where the names of the public API are; they are imported when they are asked for, since torch takes a second."""
+
+_MODULES = {
+    "distributions": "mlpip_bench.inference.distributions",
+    "nn": "mlpip_bench.nn",
+    "testing": "mlpip_bench.testing",
+}
+
+__all__ = ["__version__", *sorted(_PUBLIC), *sorted(_MODULES)]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC, *_MODULES})

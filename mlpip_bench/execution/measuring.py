@@ -43,6 +43,37 @@ def train_and_measure(
         TrialError: training stopped, or a protocol failed, after the records of the others.
         UserError: a checkpoint is damaged or cannot be written.
     """
+    method, trained, streams = train_trial(trial, folder, reporter, afresh=afresh)
+    with trial.numerics.applied(trial.device):
+        began = time.monotonic()
+        method = compiled_for_tests(method, trial.numerics)
+        measured, failed = _measure(trial, method, trained, streams["test"], protocols, reporter)
+        inductive = bool(measured) and is_inductive(method, streams["test"].batch(0, 1))
+        for name, scores in measured.items():
+            yield make_record(trial, method, trained, name, scores, inductive, time.monotonic() - began, {})
+    if failed:  # the records of the others are written by now
+        told = (f"protocol {name}: {message_of(error)}" for name, error in failed.items())
+        raise TrialError("; ".join(told)) from next(iter(failed.values()))
+
+
+def train_trial(
+    trial: Trial, folder: Path, reporter: Reporter, *, afresh: bool
+) -> tuple[Method[Any], TrainingState, dict[str, Stream]]:
+    """Train a trial's method, from the last checkpoint if there is one.
+
+    Args:
+        trial: what is trained.
+        folder: of the results, for the checkpoint.
+        reporter: shows a bar.
+        afresh: whether to train again where training is complete.
+
+    Returns:
+        The method, which holds the last model; how training went; and the task streams.
+
+    Raises:
+        TrialError: training stopped.
+        UserError: a checkpoint is damaged or cannot be written.
+    """
     streams = trial.streams()
     method = trial.build_method()
     checkpoint = trial.checkpoint(folder)
@@ -52,27 +83,21 @@ def train_and_measure(
         start = 0
     if 0 < start < trial.plan.iterations:
         reporter.say(f"{trial.title}: goes on from iteration {start}")
-    with trial.numerics.applied(trial.device):
-        with reporter.stage(f"{trial.title}: training", trial.plan.iterations, start) as step:
-            trained = train(
-                method,
-                trial.plan,
-                streams["train"],
-                streams["validation"],
-                metrics=trial.family.validation_metrics,
-                seed=trial.seed,
-                checkpoint=checkpoint,
-                step=step,
-            )
-        began = time.monotonic()
-        method = compiled_for_tests(method, trial.numerics)
-        measured, failed = _measure(trial, method, trained, streams["test"], protocols, reporter)
-        inductive = bool(measured) and is_inductive(method, streams["test"].batch(0, 1))
-        for name, scores in measured.items():
-            yield _record(trial, method, trained, name, scores, inductive, time.monotonic() - began, {})
-    if failed:  # the records of the others are written by now
-        told = (f"protocol {name}: {message_of(error)}" for name, error in failed.items())
-        raise TrialError("; ".join(told)) from next(iter(failed.values()))
+    with (
+        trial.numerics.applied(trial.device),
+        reporter.stage(f"{trial.title}: training", trial.plan.iterations, start) as step,
+    ):
+        trained = train(
+            method,
+            trial.plan,
+            streams["train"],
+            streams["validation"],
+            metrics=trial.family.validation_metrics,
+            seed=trial.seed,
+            checkpoint=checkpoint,
+            step=step,
+        )
+    return method, trained, streams
 
 
 def measure_side_by_side(name: str, trials: Sequence[Trial], folder: Path, reporter: Reporter) -> list[Record]:
@@ -93,14 +118,14 @@ def measure_side_by_side(name: str, trials: Sequence[Trial], folder: Path, repor
         session = {"session": datetime.now(UTC).isoformat(sep=" ")}
         inductive = [is_inductive(c.method, c.streams["test"].batch(0, 1)) for c in contenders]
         return [
-            _record(trial, contender.method, state, name, scores, alone, seconds, session)
+            make_record(trial, contender.method, state, name, scores, alone, seconds, session)
             for trial, contender, state, scores, alone in zip(
                 trials, contenders, states, measured, inductive, strict=True
             )
         ]
 
 
-def _record(
+def make_record(
     trial: Trial,
     method: Method[Any],
     trained: TrainingState,
@@ -110,6 +135,7 @@ def _record(
     seconds: float,
     session: Mapping[str, Any],
 ) -> Record:
+    """The record of what a protocol measured of a trial's model."""
     return Record(
         key=trial.record_key(protocol),
         bench=trial.bench.name,
@@ -174,7 +200,7 @@ def _measure(
         evaluation = Evaluation(method, model, test, trial.plan.test_tasks, reporter, trial.title)
         for name in [n for n in protocols if n not in failed]:
             try:
-                scores[name] += _scores(name, evaluation)
+                scores[name] += scores_of_protocol(name, evaluation)
             except UserError:
                 raise
             except (Exception, SystemExit) as error:  # one that fails takes no other with it
@@ -185,7 +211,7 @@ def _measure(
     return {name: found for name, found in scores.items() if name not in failed}, failed
 
 
-def _scores(name: str, evaluation: Evaluation) -> list[Scores]:
+def scores_of_protocol(name: str, evaluation: Evaluation) -> list[Scores]:
     """What a protocol gives; raises whatever it raises, and TrialError for what are not scores of the test tasks."""
     protocol = registry.protocol(name)()
     assert isinstance(protocol, EvalProtocol)  # the others measure several models at once

@@ -44,7 +44,7 @@ DEFAULTS: Mapping[str, Any] = {
 }
 """All options of a run, with the values that they have where nobody sets them."""
 
-ABOUT = ("question", "page", "machine", "version", "frozen", "note")
+ABOUT = ("question", "page", "machine", "version", "numbers", "frozen", "note")
 """What else a file of options may have: what an experiment says of itself."""
 
 

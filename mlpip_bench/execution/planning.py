@@ -12,7 +12,7 @@ from mlpip_bench.benches.family import PRESETS, TaskFamily
 from mlpip_bench.benches.settings import Resolved, resolve
 from mlpip_bench.benches.spec import BenchSpec
 from mlpip_bench.datasets.sources import SourceChoice
-from mlpip_bench.evaluation.protocol import MeasurementRule
+from mlpip_bench.evaluation.protocol import EvalProtocol, MeasurementRule
 from mlpip_bench.execution.config import Overwrite, RunConfig
 from mlpip_bench.execution.fingerprint import plugin_code
 from mlpip_bench.execution.trial import Trial
@@ -27,7 +27,13 @@ from mlpip_bench.utils.progress import Reporter
 from mlpip_bench.utils.settings import with_values
 
 
-def plan_trials(config: RunConfig, reporter: Reporter | None = None, *, here: bool = True) -> list[Trial]:
+def plan_trials(
+    config: RunConfig,
+    reporter: Reporter | None = None,
+    *,
+    here: bool = True,
+    methods: Mapping[str, type[Method[Any]]] | None = None,
+) -> list[Trial]:
     """Resolve and check everything that was asked for, before any work starts.
 
     No image is read that is in the cache, and no model is built.
@@ -36,6 +42,7 @@ def plan_trials(config: RunConfig, reporter: Reporter | None = None, *, here: bo
         config: what is asked for.
         reporter: is told what is read.
         here: whether this machine is the one that must have the device.
+        methods: classes by name that need not be registered.
 
     Raises:
         UserError: an unknown name or value, data that is missing or broken, tasks that the data
@@ -47,7 +54,8 @@ def plan_trials(config: RunConfig, reporter: Reporter | None = None, *, here: bo
     benches = [registry.bench(name) for name in config.benches]
     families = {name: _family(name, config) for name in dict.fromkeys(bench.family for bench in benches)}
     entered = {bench: config.methods or _default_methods(bench, families[bench.family]) for bench in benches}
-    plugins = {name: registry.method(name) for names in entered.values() for name in names}
+    at_hand = methods or {}
+    plugins = {name: at_hand.get(name) or registry.method(name) for names in entered.values() for name in names}
     protocols = {name: registry.protocol(name)() for name in config.protocols or _default_protocols()}
     _check_names(config, families, plugins)
     pairs = [(bench, name) for bench in benches for name in entered[bench]]
@@ -75,6 +83,7 @@ def plan_trials(config: RunConfig, reporter: Reporter | None = None, *, here: bo
                         bench=bench,
                         family=family,
                         method=name,
+                        plugin=plugins[name],
                         seed=seed,
                         swept=swept,
                         plan=family.fitted(chosen.plan, bench, source),
@@ -207,6 +216,19 @@ def _applicable(
     return tuple(found)
 
 
+def check_protocol(name: str, trial: Trial) -> None:
+    """Refuse a protocol that cannot measure a trial's model by itself.
+
+    Raises:
+        UserError: it is unknown, does not apply, or measures several models side by side.
+    """
+    plugin = registry.protocol(name)
+    if not issubclass(plugin, EvalProtocol):
+        raise UserError(f"a model is evaluated by protocols that measure one; {name} measures several side by side.")
+    if not _applicable({name: plugin()}, trial.bench, trial.family, trial.plugin, trial.settings):
+        raise UserError(f"a protocol must apply to bench and method; {name} does not to {trial.title}.")
+
+
 def _swept(config: RunConfig, method: str) -> list[dict[str, Any]]:
     """The settings that sweeps try with a method, each a trial: one of those of all methods with one of its own."""
     return [
@@ -233,4 +255,4 @@ def _check(trial: Trial, folder: Path) -> None:
     trial.streams()
     if (checkpoint := trial.checkpoint(folder)).exists():
         load_checkpoint(checkpoint)
-    registry.method(trial.method).check(trial.problem, trial.settings)
+    trial.plugin.check(trial.problem, trial.settings)

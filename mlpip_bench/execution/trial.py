@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from mlpip_bench import registry
 from mlpip_bench.benches.family import PRESETS, TEST_QUERIES, TaskFamily, TaskSource
 from mlpip_bench.benches.spec import BenchSpec
 from mlpip_bench.execution.fingerprint import NUMBERS_VERSION
@@ -35,6 +34,7 @@ class Trial:
 
     Attributes:
         bench, family, method, seed: which trial.
+        plugin: the method's class.
         swept: its own of the settings that a sweep tries.
         plan, settings, norm, backbone, preset, queries: how it is trained and tested.
         protocols: what is measured, of what was asked for: those that apply to its bench and method.
@@ -47,6 +47,7 @@ class Trial:
     bench: BenchSpec
     family: TaskFamily
     method: str
+    plugin: type[Method[Any]]
     seed: int
     swept: Mapping[str, Any]
     plan: TrainingPlan
@@ -94,7 +95,8 @@ class Trial:
     @property
     def backbone_facts(self) -> dict[str, Any]:
         """What a record says of the backbone."""
-        return {"name": self.backbone.name, "spec": self.backbone.spec}
+        chosen = self.backbone
+        return {"name": chosen.name, "spec": chosen.spec, "input_shape": list(chosen.input_shape)}
 
     @functools.cached_property
     def key(self) -> str:
@@ -168,7 +170,6 @@ class Trial:
 
     def build_method(self) -> Method[Any]:
         """Its method with seeded initial parameters, on its device."""
-        plugin = registry.method(self.method)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_from("initialisation", self.seed))
-            return plugin(self.problem, self.settings).to(self.device)
+            return self.plugin(self.problem, self.settings).to(self.device)

@@ -22,7 +22,7 @@ InputShape: TypeAlias = tuple[int, int, int]
 _Features: TypeAlias = tuple[Tensor, Statistics]
 
 
-class Backbone(nn.Module, abc.ABC):
+class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modules
     """h_theta: the inputs of each task to features.
 
     A plugin subclasses this and registers an entry point in the group ``mlpip_bench.backbones``.

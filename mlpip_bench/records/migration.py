@@ -28,22 +28,23 @@ def migrated(raw: Raw, schema: int) -> Raw:
 
 
 _CONV4 = {"blocks": 4, "channels": 64, "ceil_mode": False, "dropout": 0.0, "last": None}
-_BACKBONES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "omni": ("conv4", _CONV4 | {"ceil_mode": True, "dropout": 0.1}),
-    "tiny": ("conv4", _CONV4 | {"dropout": 0.5}),
-    "mini": ("conv4", _CONV4 | {"blocks": 5, "dropout": 0.5}),
-    "context": ("conv4", _CONV4 | {"ceil_mode": True}),
-    "views": ("view_encoder", {"blocks": 4, "channels": 64}),
+_BACKBONES: Mapping[str, tuple[str, Mapping[str, Any], tuple[int, int, int]]] = {
+    "omni": ("conv4", _CONV4 | {"ceil_mode": True, "dropout": 0.1}, (1, 28, 28)),
+    "tiny": ("conv4", _CONV4 | {"dropout": 0.5}, (3, 32, 32)),
+    "mini": ("conv4", _CONV4 | {"blocks": 5, "dropout": 0.5}, (3, 84, 84)),
+    "context": ("conv4", _CONV4 | {"ceil_mode": True}, (1, 28, 28)),
+    "views": ("view_encoder", {"blocks": 4, "channels": 64}, (1, 32, 32)),
+    "linear": ("identity", {}, (3, 1, 1)),
 }
 """What schema 1 did not say: each data set had one network."""
 
 
 def _from_1(raw: Raw) -> Raw:
     family, number = re.match(r"([a-z]*)(\d*)", str(raw.get("bench"))).groups()  # type: ignore[union-attr]  # it matches
-    name, spec = _BACKBONES.get(family, ("identity", {}))
+    name, spec, shape = _BACKBONES.get(family, ("identity", {}, (0, 1, 1)))
     if family == "context":
         spec = {**spec, "last": int(number)}
-    return {**raw, "schema": 2, "backbone": {"name": name, "spec": dict(spec)}}
+    return {**raw, "schema": 2, "backbone": {"name": name, "spec": dict(spec), "input_shape": list(shape)}}
 
 
 _STEPS: Mapping[int, Callable[[Raw], Raw]] = {1: _from_1}

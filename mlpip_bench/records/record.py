@@ -72,7 +72,7 @@ class Record:
         key: hash of all that decides the numbers: configuration, data fingerprint, seed, version.
         config: the resolved configuration: ``norm``, ``preset``, ``iterations``, ``settings`` and so on.
         data: ``name``, ``source``, ``fingerprint`` and ``options`` of the data set.
-        backbone: ``name`` and ``spec``, all settings, of the network from inputs to features.
+        backbone: ``name``, ``spec`` (all settings) and ``input_shape`` of the network from inputs to features.
         inductive: whether each query was predicted without sight of the others.
         device: ``cpu`` or ``cuda``.
         training: ``iterations``, ``tasks_seen``, ``seconds``, ``best_iteration``, ``history``.

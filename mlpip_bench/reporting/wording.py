@@ -34,7 +34,7 @@ _UNIT_LABELS = {"fraction": "%"}
 
 def bare(name: str) -> str:
     """The name of a fact as words."""
-    return name.removeprefix("settings.").removeprefix("data.").replace("_", " ")
+    return name.removeprefix("settings.").removeprefix("data.").replace("backbone.", "backbone ").replace("_", " ")
 
 
 def varies(values: Mapping[str, str]) -> bool:

@@ -3,9 +3,14 @@
 import re
 
 import pytest
+import yaml
 from scipy import stats
 
 from builders import REPOSITORY
+from mlpip_bench.execution.fingerprint import NUMBERS_VERSION
+from mlpip_bench.execution.options import merged, read_options, run_config
+from mlpip_bench.execution.planning import plan_trials
+from mlpip_bench.execution.status import survey
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Scores
 from mlpip_bench.records.statistics import mean_ci95
@@ -15,11 +20,7 @@ README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 
 
 FINDINGS = (REPOSITORY / "docs" / "findings.md").read_text(encoding="utf-8")
-FOLDERS = [
-    "results",
-    *(f"results/{name}" for name in ("norm_choice", "norm_modes", "vi_ablations", "linear", "timing", "cost")),
-    *(f"results/{name}" for name in ("toy", "toy_samples", "versatility", "context", "views", "views_h200")),
-]
+EXPERIMENTS = sorted(path.parent.name for path in (REPOSITORY / "results").glob("*/experiment.yaml"))
 
 
 def shown(scores: Scores) -> str:
@@ -41,10 +42,63 @@ def measured(folder: str) -> dict[tuple[str, ...], list[str]]:
     return {cell: [found[m] for m in metrics] for cell, found in scores.items() if set(metrics) <= set(found)}
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_the_committed_tables_are_those_of_the_committed_records(folder, tmp_path):
-    committed = REPOSITORY / folder / "tables"
-    written = write_tables(store.load_all(REPOSITORY / folder), tmp_path)
+def about(name: str) -> dict[str, object]:
+    """What an experiment says of itself."""
+    found: dict[str, object] = yaml.safe_load((REPOSITORY / "results" / name / "experiment.yaml").read_text())
+    return found
+
+
+CURRENT = [name for name in EXPERIMENTS if "frozen" not in about(name)]
+
+
+def test_every_folder_of_records_is_an_experiment_and_holds_no_checkpoint():
+    results = REPOSITORY / "results"
+    assert {path.parent.name for path in results.glob("*/records")} == set(EXPERIMENTS)
+    assert not (results / "records").exists()
+    tracked = [path for path in results.rglob("*") if path.suffix == ".pt" and "checkpoints" not in path.parts]
+    assert not tracked
+
+
+def test_the_page_of_results_is_made_from_the_experiments():
+    code = (REPOSITORY / ".ci" / "results_page.py").read_text()
+    found: dict[str, object] = {"__file__": str(REPOSITORY / ".ci" / "results_page.py"), "__name__": "results_page"}
+    exec(compile(code, "results_page", "exec"), found)
+    written = (REPOSITORY / "results" / "README.md").read_text(encoding="utf-8")
+    assert found["page"]() == written, "write it anew: python .ci/results_page.py"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_says_what_it_asks_and_its_options_are_those_of_a_run(name):
+    said = about(name)
+    assert str(said["question"]).strip()
+    assert str(said["machine"]).strip()
+    assert (REPOSITORY / str(said["page"])).is_file()
+    for options in read_options(REPOSITORY / "results" / name / "experiment.yaml"):
+        run_config(merged(options))
+    records = store.load_all(REPOSITORY / "results" / name)
+    versions = {record.environment["mlpip_bench"] for record in records}
+    if "frozen" in said:
+        assert versions == {said["frozen"]}
+    else:
+        numbers = {record.environment["code"]["numbers"] for record in records}
+        assert numbers == {said["numbers"]} == {NUMBERS_VERSION}, "run it again, or mark it as frozen"
+
+
+@pytest.mark.parametrize("name", CURRENT)
+def test_an_experiment_of_the_current_version_is_complete(name, data_root):
+    folder = REPOSITORY / "results" / name
+    for options in read_options(folder / "experiment.yaml"):
+        config = run_config(merged(options, {"results": folder, "data_root": data_root, "device": "cpu"}))
+        standings = survey(plan_trials(config), config)
+        assert standings
+        assert [s.trial.title for s in standings if not s.nothing] == []
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_committed_tables_are_those_of_the_committed_records(name, tmp_path):
+    folder = REPOSITORY / "results" / name
+    committed = folder / "tables"
+    written = write_tables(store.load_all(folder), tmp_path)
     assert {p.name for p in written} == {p.name for p in committed.iterdir()}
     for path in written:
         assert path.read_bytes() == (committed / path.name).read_bytes(), f"regenerate with: table --results {folder}"
@@ -52,7 +106,7 @@ def test_the_committed_tables_are_those_of_the_committed_records(folder, tmp_pat
 
 def test_the_readme_quotes_the_records():
     rows = re.findall(r"^\| `(\w+)` \| (\d+\.\d+ ± \S+) \| (\d+\.\d+ ± \S+) \| (\d+\.\d+ ± \S+) \|", README, re.M)
-    expected = {method: values for (bench, method), values in measured("results").items() if bench == "omni5w1s"}
+    expected = {method: values for (bench, method), values in measured("results/omniglot").items()}
     assert {method: list(values) for method, *values in rows} == expected
 
 
@@ -60,13 +114,13 @@ def test_the_findings_quote_the_records():
     rows = re.findall(
         r"^\| `(\w+)` \| `(\w+)` \| (\d+\.\d+ ± \S+) \| (\d+\.\d+ ± \S+) \| (\d+\.\d+ ± \S+) \|", FINDINGS, re.M
     )
-    assert {(bench, method): list(values) for bench, method, *values in rows} == measured("results")
+    assert {(bench, method): list(values) for bench, method, *values in rows} == measured("results/quick_v01")
 
 
 def test_the_findings_quote_the_paired_differences():
     best = {
         (r.bench, s.metric, r.method): s.per_task
-        for r in store.load_all(REPOSITORY / "results")
+        for r in store.load_all(REPOSITORY / "results/quick_v01")
         for s in r.scores
         if s.model == "best" and not s.condition
     }

@@ -52,6 +52,7 @@ ELSEWHERE = {
     "pytest tests/repository": "part of tox -e tests",
     "pytest tests/repository tests/testing/test_conformance.py -k 'repository or cosine'": "part of tox -e tests",
     "pytest docs/example_plugin": "tests/testing/test_conformance.py runs it",
+    "pre-commit install": "it writes into .git; tests/repository/test_project_files.py checks the hooks",
     "tox -e tests -- -k tasks -x": "part of tox",
     "tox -e faults": "part of tox",
     "ruff check .": "tox -e lint",

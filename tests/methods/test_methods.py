@@ -243,8 +243,8 @@ def test_the_papers_extractors_give_256_features_and_the_parameter_counts_of_the
     mini = backbone("conv4", (3, 84, 84), blocks=5)
     for spec, conv in ((omniglot, 111_168), (mini, 149_184)):
         extractor = spec.build("metabn")
-        assert spec.features == 256
-        assert extractor(torch.rand(1, 2, *spec.image_shape))[0].shape == (1, 2, 256)
+        assert extractor.features == 256
+        assert extractor(torch.rand(1, 2, *spec.input_shape))[0].shape == (1, 2, 256)
         counted = sum(b.conv.weight.numel() for b in extractor.blocks)
         assert counted == conv
     # Reference counts are 111,424 and 149,504: convolutions plus one shift a channel and block.

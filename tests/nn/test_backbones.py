@@ -7,14 +7,14 @@ from torch.nn import functional as F
 
 from builders import backbone
 from mlpip_bench.nn.backbone import features_once
-from mlpip_bench.nn.backbones.conv4 import ConvBlock
+from mlpip_bench.nn.backbones.conv4 import Conv4, ConvBlock
 from mlpip_bench.utils.choices import NORM_MODES, NormMode
 
 SPEC = backbone("conv4", (2, 7, 6), blocks=2, channels=3, ceil_mode=True, last=4)
 TASKS = 3
 
 
-def extractor(norm: NormMode) -> Backbone:
+def extractor(norm: NormMode) -> Conv4:
     """With scales of both signs, for which pooling may not come first."""
     torch.manual_seed(0)
     network = SPEC.build(norm).double()
@@ -30,7 +30,7 @@ def extractor(norm: NormMode) -> Backbone:
 
 def images(seed: int, points: int) -> torch.Tensor:
     torch.manual_seed(seed)
-    return torch.randn(TASKS, points, *SPEC.image_shape, dtype=torch.float64)
+    return torch.randn(TASKS, points, *SPEC.input_shape, dtype=torch.float64)
 
 
 def plain(block: ConvBlock, x: torch.Tensor, support: object) -> tuple[torch.Tensor, object]:
@@ -68,7 +68,7 @@ def of_task(parameters: dict[str, torch.Tensor], task: int) -> dict[str, torch.T
     return {name: p[task] for name, p in parameters.items()}
 
 
-def inner_step(network: Backbone, parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+def inner_step(network: Conv4, parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     """Loss of a gradient step's result, summed over tasks: differentiated, it needs second derivatives."""
     features, _ = functional_call(network, parameters, (x,), {"track": False})
     gradients = torch.autograd.grad(features.square().sum(), list(parameters.values()), create_graph=True)

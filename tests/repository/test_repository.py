@@ -302,7 +302,9 @@ def repository_files() -> Iterator[Path]:
     generated = {"dist", "build", "records", "checkpoints", "failures", "__pycache__"}
     for folder, subfolders, files in os.walk(REPOSITORY):
         subfolders[:] = [
-            s for s in subfolders if (s == ".ci" or s[0] != ".") and s not in generated and "egg-info" not in s
+            s
+            for s in subfolders
+            if (s in (".ci", ".github") or s[0] != ".") and s not in generated and "egg-info" not in s
         ]
         yield from (Path(folder, file) for file in files)
 

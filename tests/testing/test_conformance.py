@@ -208,7 +208,7 @@ def test_checks_that_are_not_run_are_no_pass():
         ),
         ({"quick": {"*": {"iterations": 0}}}, "iterations must be positive and finite; got 0"),
         ({"quik": {}}, "unknown preset 'quik'. Did you mean 'quick'? Known: paper, quick"),
-        ({"quick": {"omin": {}}}, "unknown bench 'omin'."),
+        ({"quick": {"omin": {}}}, "unknown task family 'omin'."),
         (
             {"quick": {"iterations": 3}},
             "must have as presets a mapping {preset: {scope: {field: value}}}; got {'quick': ",

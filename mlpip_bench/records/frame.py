@@ -1,0 +1,51 @@
+"""Records as a table for pandas: one row a score, everything else in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pandas as pd
+
+from mlpip_bench.records.record import Record, Scores, facts
+from mlpip_bench.records.statistics import mean_ci95
+
+_FIRST = ("bench", "method", "protocol", "seed", "metric", "model", "mean", "ci95", "unit", "better")
+
+
+def to_frame(records: Iterable[Record]) -> pd.DataFrame:
+    """One row for each score of each record.
+
+    Columns are ``bench``, ``method``, ``protocol``, ``seed``, ``metric``, ``model`` (best on validation, or last),
+    ``mean`` with the 95 % half-width ``ci95``, ``unit``, ``better``; ``per_task`` with the scores themselves; the test
+    condition (``way``, ``shot``, ``queries``, ``condition.NAME``); every setting (``norm``, ``iterations``,
+    ``settings.NAME``), data option (``data.NAME``) and setting of the backbone (``backbone``, ``backbone.NAME``); and
+    what it took (``parameters``, ``training.seconds``, ``seconds``). What a record lacks is missing.
+    """
+    frame = pd.DataFrame([_row(record, score) for record in records for score in record.scores])
+    rest = [name for name in frame.columns if name not in _FIRST]
+    return frame[[name for name in _FIRST if name in frame.columns] + rest]
+
+
+def _row(record: Record, score: Scores) -> dict[str, Any]:
+    mean, half_width = mean_ci95(score.per_task)
+    return {
+        **facts(record, score),
+        "bench": record.bench,
+        "seed": record.seed,
+        "metric": score.metric,
+        "model": score.model,
+        "mean": mean,
+        "ci95": half_width,
+        "unit": score.unit,
+        "better": score.better,
+        "over": score.over,
+        "per_task": score.per_task,
+        "way": score.way,
+        "shot": score.shot,
+        **{f"condition.{name}": value for name, value in score.condition.items()},
+        "parameters": record.parameters,
+        **{f"training.{name}": value for name, value in record.training.items() if name != "history"},
+        "seconds": record.seconds,
+        "key": record.key,
+    }
