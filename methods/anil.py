@@ -8,7 +8,7 @@ Objective: cross-entropy of the queries, differentiated through the steps.
 
 Differences from their paper:
 
-- The network is the run's backbone for all methods alike, and the head starts at zero.
+- The network is the run's backbone, the same for all methods, and the head starts at zero.
 - Test tasks with more classes than the training way start the further classes from the mean of the learned
   rows.
 """

@@ -11,7 +11,7 @@ Differences from their paper:
 
 - The inner loss is a mean and its rate is stated for a mean. Their code sums over classes, so its 0.4 at
   5-way is 2.0 for a mean.
-- The network is the run's backbone for all methods alike. Its 256 features make longer steps than the 64
+- The network is the run's backbone, the same for all methods. Its 256 features make longer steps than the 64
   of their code, so the default rate is smaller; the rates of the preset ``paper`` are their code's, and were
   made for its network.
 - The head starts at zero; scale and shift of the normalization adapt too.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0.dev0"
 
-# In a checkout the plugins lie beside this package; a wheel has them in it. Either way they are imported from here.
+# In a checkout the plugins lie next to this package; a wheel has them in it. Either way they are imported from here.
 _folder = _Path(__file__).resolve().parent
 if not (_folder / "methods").is_dir():
     __path__.append(str(_folder.parent))

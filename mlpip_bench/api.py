@@ -5,12 +5,14 @@ Options are those of ``run``, by the same names (``python -m mlpip_bench run --h
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -20,20 +22,33 @@ from numpy.typing import ArrayLike, NDArray
 from mlpip_bench import registry
 from mlpip_bench.benches.family import TEST_QUERIES, DataRequest, TaskFamily, TaskSource
 from mlpip_bench.benches.spec import BenchSpec
+from mlpip_bench.datasets.sources import SourceChoice
 from mlpip_bench.evaluation.inductive import is_inductive
-from mlpip_bench.evaluation.protocol import Evaluation
+from mlpip_bench.evaluation.protocol import Evaluation, compiled_for_tests
 from mlpip_bench.execution import options, planning, restoring, scheduler
+from mlpip_bench.execution.config import RUNS
 from mlpip_bench.execution.measuring import make_record, scores_of_protocol, train_trial
 from mlpip_bench.execution.trial import Trial
+from mlpip_bench.inference.distributions import to_float64
 from mlpip_bench.inference.method import Method, Posterior, TrainingPlan
 from mlpip_bench.records import store
 from mlpip_bench.records.frame import to_frame
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.training.checkpoints import TrainingState
 from mlpip_bench.utils.device import resolve_device
-from mlpip_bench.utils.errors import TrialError, UserError
+from mlpip_bench.utils.errors import TrialError, UserError, unknown_name
 from mlpip_bench.utils.progress import Quiet, Reporter
+from mlpip_bench.utils.seeding import seed_from
 from mlpip_bench.utils.settings import with_values
+
+_OF_MODEL = (
+    "norm", "backbone", "preset", "iterations", "test_tasks", "queries",
+    "source", "data_root", "data", "device", "precision", "compile",
+)  # fmt: skip
+"""Options of ``run`` that say what one model is, and how it is tested."""
+
+_OF_COMMAND = ("jobs", "ray", "cpus", "profile", "dry_run")
+"""Options that only the command line has: processes of its own, and what it prints."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +97,8 @@ class Bench:
         )
         if split not in streams:
             raise UserError(f"a split is one of {', '.join(streams)}; got {split!r}.")
+        if tasks < 1 or first < 0:
+            raise UserError(f"tasks are counted from 0, and at least one; got tasks={tasks}, first={first}.")
         return streams[split].batch(first, tasks)
 
 
@@ -89,7 +106,7 @@ def load_bench(
     name: str,
     *,
     data_root: str | Path | None = None,
-    source: str = "auto",
+    source: SourceChoice = "auto",
     data: Mapping[str, Any] | None = None,
     device: str = "cpu",
 ) -> Bench:
@@ -105,10 +122,12 @@ def load_bench(
     Raises:
         UserError: an unknown name or option, or data that is missing or broken.
     """
+    if source not in get_args(SourceChoice):
+        raise unknown_name("source", source, get_args(SourceChoice))
     spec = registry.bench(name)
     plugin = registry.family(spec.family)
     family = plugin(with_values(plugin.Options, data or {}, spec.family))
-    found = family.load(DataRequest(source, Path(data_root) if data_root else None))  # type: ignore[arg-type]
+    found = family.load(DataRequest(source, Path(data_root) if data_root else None))
     return Bench(spec, family, found, resolve_device(device))
 
 
@@ -126,7 +145,7 @@ class Model:
     trial: Trial
     training: TrainingState
 
-    def adapt(self, images: ArrayLike, labels: Sequence[Any]) -> AdaptedModel:
+    def adapt(self, images: ArrayLike, labels: ArrayLike | Sequence[Any]) -> AdaptedModel:
         """Infer the task's parameters from a support set.
 
         Args:
@@ -143,28 +162,54 @@ class Model:
                 "Use its method's amortize and predictive."
             )
         x = self._images(images)
-        classes = tuple(sorted(set(labels)))
-        if len(labels) != x.shape[1] or len(classes) < 2:
+        of_points = labels.tolist() if isinstance(labels, np.ndarray | torch.Tensor) else list(labels)  # type: ignore[arg-type]
+        try:
+            classes = tuple(sorted(set(of_points)))
+        except TypeError as error:
+            raise UserError(f"labels must be numbers, or texts, one for each image; got others: {error}.") from error
+        if len(of_points) != x.shape[1] or len(classes) < 2:
             raise UserError(
-                f"a support set needs a label for each image, and at least two classes; got {len(labels)} labels of "
+                f"a support set needs a label for each image, and at least two classes; got {len(of_points)} labels of "
                 f"{len(classes)} classes for {x.shape[1]} images."
             )
-        y = torch.tensor([[classes.index(label) for label in labels]], device=x.device)
-        with torch.no_grad():
+        y = torch.tensor([[classes.index(label) for label in of_points]], device=x.device)
+        with self._computing():
             return AdaptedModel(self, classes, self.method.amortize(Labeled(x, y, len(classes))))
+
+    @contextlib.contextmanager
+    def _computing(self) -> Iterator[None]:
+        """As in evaluation; what is drawn is the same each time, and nobody else's generator moves."""
+        device = self.trial.device
+        with (
+            torch.no_grad(),
+            self.trial.numerics.applied(device),
+            torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        ):
+            torch.manual_seed(seed_from("prediction", self.trial.seed))
+            yield
 
     def _images(self, images: ArrayLike) -> torch.Tensor:
         """One task's images as the method takes them, ``[1, point, channel, height, width]``."""
-        array = np.asarray(images)
         shape = self.method.problem.input_shape
+        try:
+            array = np.asarray(images)
+        except (TypeError, ValueError) as error:  # a tensor of a GPU; lists of unequal lengths
+            raise UserError(f"images must be an array in the CPU's memory; these are none: {error}.") from error
         if array.ndim == 3 and shape[0] == 1:
             array = array[:, None]
         if array.ndim != 4 or array.shape[1:] != shape or not len(array):
             raise UserError(
                 f"images must be [point, {', '.join(map(str, shape))}], and at least one; got {array.shape}."
             )
-        scale = 255.0 if np.issubdtype(array.dtype, np.integer) else 1.0
-        return torch.as_tensor(array / scale, dtype=torch.float32, device=self.trial.device).unsqueeze(0)
+        if array.dtype.kind not in "buif":
+            raise UserError(f"images must be numbers; these are of the type {array.dtype}.")
+        largest = 255 if array.dtype.kind in "ui" else 1
+        if not (array.min() >= 0 and array.max() <= largest):  # which NaN is not, either
+            raise UserError(
+                f"images must be integers from 0 to 255, or floating-point numbers in [0, 1]; these are {array.dtype} "
+                f"from {array.min()} to {array.max()}."
+            )
+        return torch.as_tensor(array / largest, dtype=torch.float32, device=self.trial.device).unsqueeze(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,11 +227,15 @@ class AdaptedModel:
     posterior: Posterior[Any]
 
     def predict(self, images: ArrayLike) -> NDArray[np.float64]:
-        """Predictive probabilities ``[point, class]`` in the order of ``classes``; images as in :meth:`Model.adapt`."""
-        method = self.model.method
-        with torch.no_grad():
-            predictive: Any = method.predictive(self.posterior, self.model._images(images))
-        probabilities: NDArray[np.float64] = predictive.probs[0].double().cpu().numpy()
+        """Predictive probabilities ``[point, class]`` in the order of ``classes``; images as in :meth:`Model.adapt`.
+
+        Raises:
+            UserError: images of another shape than the model's.
+        """
+        x = self.model._images(images)
+        with self.model._computing():
+            predictive: Any = to_float64(self.model.method.predictive(self.posterior, x))
+            probabilities: NDArray[np.float64] = predictive.probs[0].cpu().numpy()
         return probabilities
 
 
@@ -207,56 +256,100 @@ def fit(
         bench: for example ``omni5w1s``.
         seed: training seed.
         settings: fields of the training plan and of the method's settings, by name.
-        results: folder for checkpoints, from which an interrupted training goes on; None for a temporary one.
+        results: folder for checkpoints, from which an interrupted training goes on; None for a temporary one. A class
+            that is not registered has none, since nothing says whether it has changed since.
         reporter: shows progress; None for none.
-        more: further options of ``run``: ``norm``, ``backbone``, ``preset``, ``iterations``, ``data_root``, ``source``,
-            ``data``, ``device``, ``precision``.
+        more: further options of ``run``: ``norm``, ``backbone``, ``preset``, ``iterations``, ``test_tasks``,
+            ``queries``, ``data_root``, ``source``, ``data``, ``device``, ``precision``, ``compile``.
 
     Raises:
         UserError: what was asked for cannot be done.
         TrialError: training stopped.
     """
-    name = method if isinstance(method, str) else method.__name__
-    layer = {**more, "bench": bench, "methods": name, "seeds": seed, "set": dict(settings or {})}
-    asked = options.run_config(options.merged(layer))
-    plugins = None if isinstance(method, str) else {name: method}
-    trials = planning.plan_trials(asked, methods=plugins)
-    if len(trials) != 1:
-        raise UserError(f"fit trains one model; these options ask for {len(trials)}. Use run for several.")
+    if unknown := [name for name in more if name not in _OF_MODEL]:
+        raise unknown_name("option of fit", unknown[0], _OF_MODEL)
+    name, own = (method, {}) if isinstance(method, str) else _named(method)
+    if own and results is not None:
+        raise UserError(
+            f"checkpoints are kept for registered methods; {name} is not. Leave results out, or register its class."
+        )
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(results or temporary)
-        built, training, _ = train_trial(trials[0], folder, reporter or Quiet(), afresh=False)
+        layer = {"bench": bench, "methods": name, "seeds": seed, "set": dict(settings or {})}
+        config = options.run_config(options.merged(more, layer, {"results": results or temporary}))
+        trials = planning.plan_trials(config, reporter, methods=own)
+        if len(trials) != 1:
+            raise UserError(f"fit trains one model; these options ask for {len(trials)}. Use run for several.")
+        built, training, _ = train_trial(trials[0], config.results, reporter or Quiet(), afresh=False)
     built.load_state_dict(training.best_model)
     return Model(built.eval(), trials[0], training)
 
 
+def _named(method: type[Method[Any]]) -> tuple[str, dict[str, type[Method[Any]]]]:
+    """The name of a class; with the class itself, if it is not registered."""
+    if faults := registry.method_faults(method):
+        raise UserError(f"{method!r} {'; it '.join(faults)}.")
+    place = f"{method.__module__}:{method.__qualname__}"
+    registered = [name for name, entries in registry.installed("method").items() if place in entries]
+    return (registered[0], {}) if registered else (method.__name__, {method.__name__: method})
+
+
 def evaluate(
-    model: Model, protocols: str | Sequence[str] = ("accuracy", "nll"), *, reporter: Reporter | None = None
+    model: Model,
+    protocols: str | Sequence[str] = ("accuracy", "nll"),
+    *,
+    bench: Bench | None = None,
+    reporter: Reporter | None = None,
 ) -> pd.DataFrame:
     """Measure a trained model on its bench's fixed test tasks.
 
     Args:
         model: from :func:`fit` or :func:`load`.
         protocols: names of protocols that measure one model.
+        bench: the model's bench with its data, for a model from :func:`load`, which comes without.
         reporter: shows progress; None for none.
 
     Returns:
         One row a score, with the columns of :func:`read_records`.
 
     Raises:
-        UserError: an unknown protocol, or one that does not apply.
+        UserError: an unknown protocol, one that does not apply, or other data than the model's.
+        TrialError: a protocol failed.
     """
-    trial, method = model.trial, model.method
-    streams = trial.streams()
-    alone = is_inductive(method, streams["test"].batch(0, 1))
-    evaluation = Evaluation(method, "best", streams["test"], trial.plan.test_tasks, reporter, trial.title)
-    records = []
-    for name in options.names(protocols):
-        began = time.monotonic()
+    trial = _with_data(model.trial, bench)
+    chosen = options.names(protocols)
+    if not chosen:
+        raise UserError("evaluate needs a protocol, for example accuracy. See: list protocols.")
+    for name in chosen:
         planning.check_protocol(name, trial)
-        scores = scores_of_protocol(name, evaluation)
-        records.append(make_record(trial, method, model.training, name, scores, alone, time.monotonic() - began, {}))
+    test, records = trial.streams()["test"], []
+    method = compiled_for_tests(model.method, trial.numerics)
+    with trial.numerics.applied(trial.device):
+        alone = is_inductive(method, test.batch(0, 1))
+        evaluation = Evaluation(method, "best", test, trial.plan.test_tasks, reporter, trial.title)
+        for name in chosen:
+            began = time.monotonic()
+            scores = scores_of_protocol(name, evaluation)
+            took = time.monotonic() - began
+            records.append(make_record(trial, method, model.training, name, scores, alone, took, {}))
     return to_frame(records)
+
+
+def _with_data(trial: Trial, bench: Bench | None) -> Trial:
+    """The trial with a bench's data, which must be what the model was trained on."""
+    if bench is None:
+        if isinstance(trial.data, restoring.RecordedData):
+            raise UserError(
+                "a model from load comes without data; pass its bench, for example "
+                f"evaluate(model, bench=load_bench({trial.bench.name!r}, data_root=...))."
+            )
+        return trial
+    if (bench.name, bench.data.fingerprint) != (trial.bench.name, trial.data.fingerprint):
+        raise UserError(
+            f"a model is measured on its own bench and data, {trial.bench.name} of {trial.data.name} "
+            f"({trial.data.source}, {trial.data.fingerprint[:12]}); got {bench.name} of {bench.data.name} "
+            f"({bench.data.source}, {bench.data.fingerprint[:12]})."
+        )
+    return dataclasses.replace(trial, data=bench.data)
 
 
 def run(*, reporter: Reporter | None = None, **asked: Any) -> pd.DataFrame:
@@ -264,7 +357,8 @@ def run(*, reporter: Reporter | None = None, **asked: Any) -> pd.DataFrame:
 
     Args:
         reporter: shows progress; None for none.
-        asked: options of ``run`` by name; ``bench`` is needed. Lists may be lists, or texts with commas.
+        asked: options of ``run`` by name; ``bench`` is needed. Lists may be lists, or texts with commas. Trials run one
+            after the other; ``jobs``, ``ray``, ``cpus``, ``profile`` and ``dry_run`` are the command line's alone.
 
     Returns:
         The records that were asked for, as :func:`read_records` gives them.
@@ -273,9 +367,14 @@ def run(*, reporter: Reporter | None = None, **asked: Any) -> pd.DataFrame:
         UserError: what was asked for cannot be done.
         TrialError: a trial failed; the records of the others are kept.
     """
-    config = options.run_config(options.merged(asked))
+    chosen = options.merged(asked)
+    if changed := [name for name in _OF_COMMAND if chosen[name] != options.DEFAULTS[name]]:
+        raise UserError(
+            f"run from Python goes through its trials in this process; {changed[0]} is for the command line."
+        )
+    config = options.run_config(chosen)
     planned = planning.plan_trials(config, reporter)
-    summary = scheduler.run(planned, config, reporter or Quiet())
+    summary = scheduler.run(planned, config, reporter or Quiet(), wait=chosen["wait"])
     if summary.failed:
         title, message = summary.failed[0]
         raise TrialError(f"{len(summary.failed)} of {len(planned)} trials failed; {title}: {message}")
@@ -286,12 +385,16 @@ def run(*, reporter: Reporter | None = None, **asked: Any) -> pd.DataFrame:
 def read_records(*folders: str | Path) -> pd.DataFrame:
     """The records of results folders, one row a score; a column for each setting, data option and condition.
 
+    Args:
+        folders: of results; none for ``runs``, where they are by default.
+
     Raises:
         UserError: a record is damaged, or there is none.
     """
-    records = [record for folder in folders for record in store.load_all(Path(folder).expanduser())]
+    places = [Path(folder).expanduser() for folder in folders or (RUNS,)]
+    records = [record for place in places for record in store.load_all(place)]
     if not records:
-        raise UserError(f"a results folder holds records; there are none below {', '.join(map(str, folders))}.")
+        raise UserError(f"a results folder holds records; there are none below {', '.join(map(str, places))}.")
     return to_frame(records)
 
 

@@ -99,11 +99,9 @@ def data_sources() -> dict[str, DataSource]:
     """The data sets on a user's disk that families look for, by family, each with its default options."""
     from mlpip_bench.benches.images import ImageFamily
 
-    return {
-        name: plugin(plugin.Options()).source()
-        for name, plugin in families().items()
-        if issubclass(plugin, ImageFamily)
-    }
+    image_families = {name: plugin for name, plugin in families().items() if issubclass(plugin, ImageFamily)}
+    found = {name: plugin(plugin.Options()).source() for name, plugin in image_families.items()}
+    return {name: source for name, source in found.items() if source is not None}
 
 
 def loadable(candidates: Iterable[str], load: Callable[[str], _T]) -> dict[str, _T]:

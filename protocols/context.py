@@ -49,7 +49,7 @@ class ContextIndependence(EvalProtocol):
         evaluation.method.eval()
         with torch.no_grad():
             q = evaluation.method.amortize(stream.batch(0, evaluation.tasks).support)
-        weights = q.psi.mean[..., :-1].double().cpu()
+        weights = q.psi.mean[..., :-1].cpu().double()
         classes = stream.classes(0, evaluation.tasks)
         detail = {"weights": tuple(weights.flatten().tolist()), "classes": tuple(classes.flatten().double().tolist())}
         per_task = within_class_share(weights, classes)

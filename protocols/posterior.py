@@ -13,6 +13,7 @@ from mlpip_bench.benches.linear import LinearGaussianFamily
 from mlpip_bench.evaluation.metrics import Metric
 from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
 from mlpip_bench.inference.conjugate import conjugate_posterior, with_bias
+from mlpip_bench.inference.distributions import where_float64_is
 from mlpip_bench.records.record import Scores
 from mlpip_bench.utils.errors import TrialError
 
@@ -48,8 +49,8 @@ class PosteriorRecovery(EvalProtocol):
             q = _multivariate(method.amortize(support).psi, type(method).__name__)
         noise_std = method.problem.noise_std
         assert noise_std is not None  # it is a regression
-        phi = with_bias(support.x.flatten(2).double())
-        truth = conjugate_posterior(phi, support.y.double(), noise_std**2)
+        x, y = (where_float64_is(part).double() for part in (support.x, support.y))
+        truth = conjugate_posterior(with_bias(x.flatten(2)), y, noise_std**2)
         std, true_std = q.stddev, truth.stddev
         upper, lower = q.mean + _Z * std, q.mean - _Z * std
         marginal = Normal(truth.mean, true_std, validate_args=False)
@@ -78,8 +79,9 @@ def _numbers(values: Tensor) -> tuple[float, ...]:
 def _multivariate(psi: Distribution, name: str) -> MultivariateNormal:
     """The same q over the vector of all coordinates, in float64."""
     if isinstance(psi, MultivariateNormal):
-        return MultivariateNormal(psi.mean.double(), scale_tril=psi.scale_tril.double(), validate_args=False)
+        mean, tril = (where_float64_is(x).double() for x in (psi.mean, psi.scale_tril))
+        return MultivariateNormal(mean, scale_tril=tril, validate_args=False)
     if isinstance(psi, Normal):
-        mean, std = psi.mean.flatten(1).double(), psi.stddev.flatten(1).double()
+        mean, std = (where_float64_is(x).flatten(1).double() for x in (psi.mean, psi.stddev))
         return MultivariateNormal(mean, scale_tril=torch.diag_embed(std), validate_args=False)
     raise TrialError(f"posterior recovery needs a Gaussian q(psi | D); {name}'s is a {type(psi).__name__}.")

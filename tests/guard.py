@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 # Set by pytest around each test, and by scikit-learn wherever it happens to be imported first.
-_NOT_THE_TESTS = ("PYTEST_CURRENT_TEST", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
+_NOT_THE_TESTS = ("PYTEST_CURRENT_TEST", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR")
 
 
 def _environment() -> dict[str, str]:

@@ -11,7 +11,7 @@ from builders import REPOSITORY, invoke
 from mlpip_bench import registry
 from mlpip_bench.records import store
 
-COSINE = REPOSITORY / "docs" / "example_plugin" / "cosine_means.py"
+COSINE = REPOSITORY / "docs" / "example_plugin" / "mlpip_bench_example" / "cosine_means.py"
 ONE_TRIAL = [
     "--bench",
     "omni5w1s",
@@ -156,7 +156,7 @@ def test_an_interrupt_while_a_plugin_is_imported_is_no_fault_of_the_plugin(site)
     assert invoke("list", "methods").exit_code == 130
 
 
-def test_an_entry_point_without_a_class_is_told_what_it_must_be(site):
+def test_an_entry_point_without_a_class_is_an_error_that_says_what_it_must_be(site):
     install(site, "broken_plugin", cosine(), "broken_plugin")
     result = invoke("check", "broken")
     assert result.exit_code == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,17 +18,21 @@ if TYPE_CHECKING:
 
 
 class ImageFamily(TaskFamily):
-    """A family whose tasks are cut out of a data set of images."""
+    """A family whose tasks are cut out of a data set of images.
 
-    @abc.abstractmethod
-    def source(self) -> sources.DataSource:
-        """Where the data set is looked for, and what stands in for it."""
+    A plugin writes ``source`` for images that are on a user's disk, or ``load`` for images that a program draws.
+    """
+
+    def source(self) -> sources.DataSource | None:
+        """Where the data set is looked for, and what stands in for it; None where it is drawn."""
+        return None
 
     def load(self, request: DataRequest) -> ImageDataset:
         """The data set, whose images are read when a task asks for them."""
-        return sources.load(
-            self.source(), choice=request.choice, data_root=request.data_root, reporter=request.reporter
-        )
+        source = self.source()
+        if source is None:
+            raise NotImplementedError(f"{type(self).__name__} must have source (images on disk) or load (drawn images)")
+        return sources.load(source, choice=request.choice, data_root=request.data_root, reporter=request.reporter)
 
     def input_shape(self, data: TaskSource) -> tuple[int, int, int]:
         """That of its images."""

@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from mlpip_bench.cli.common import Results, folder_name
+from mlpip_bench.execution.config import RUNS
 from mlpip_bench.records import store
 from mlpip_bench.utils.files import write_atomically
 
-FIGURES_EXAMPLES = "Example:\n\npython -m mlpip_bench figures --results results"
+FIGURES_EXAMPLES = "Example:\n\npython -m mlpip_bench figures --results runs"
 
 
-def figures(results_folder: Results = Path("results")) -> None:
+def figures(results_folder: Results = RUNS) -> None:
     """Regenerate the figures from records, and print where they are."""
     from mlpip_bench.reporting.figures.writing import write_figures
 
@@ -24,7 +25,7 @@ def figures(results_folder: Results = Path("results")) -> None:
 
 REPORT_EXAMPLES = (
     "Examples:\n\npython -m mlpip_bench report\n\n"
-    "python -m mlpip_bench report --results results --results results/norm_modes --output report.html"
+    "python -m mlpip_bench report --results results/omniglot --results results/norm_modes --output report.html"
 )
 
 
@@ -40,7 +41,7 @@ def report(
     """Write one HTML page that needs no network: tables, differences, figures, timing, provenance."""
     from mlpip_bench.reporting.html import to_html
 
-    folders = results_folders or [Path("results")]
+    folders = results_folders or [RUNS]
     path = output.expanduser() if output else folders[0] / "report.html"
     by_folder = {str(folder): store.load_all(folder) for folder in folders}
     failures = {str(folder): store.load_failures(folder) for folder in folders}

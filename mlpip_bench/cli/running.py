@@ -62,7 +62,7 @@ def perform_run(config: RunConfig, options: Mapping[str, Any]) -> None:
 def _executor(
     jobs: int, ray: str | None, cpus: int | None, planned: Sequence[Trial], reporter: ConsoleReporter
 ) -> Executor | None:
-    """What was asked for; ``None`` for this process, with as many threads as torch takes by itself unless told."""
+    """The executor that was asked for; ``None`` for this process, with torch's own number of threads unless given."""
     if ray is not None:
         gpus = int(any(trial.device.type == "cuda" for trial in planned))
         return ray_cluster.RayCluster(perform_elsewhere, reporter, ray, cpus or 1, gpus)

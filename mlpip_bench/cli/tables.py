@@ -9,6 +9,7 @@ import typer
 
 from mlpip_bench.cli.common import Results, TableFormat, folder_name, print_tables, rewrite_tables, show_tables
 from mlpip_bench.execution import options
+from mlpip_bench.execution.config import RUNS
 from mlpip_bench.records import published
 from mlpip_bench.reporting.tables.folders import changes, changes_csv, folder_tables, load_both
 from mlpip_bench.reporting.tables.long import long_csv
@@ -25,7 +26,7 @@ TABLE_EXAMPLES = (
 
 
 def table(
-    results_folder: Results = Path("results"),
+    results_folder: Results = RUNS,
     format_: Annotated[TableFormat, typer.Option("--format", help="Form on standard output.")] = TableFormat.text,
     bench: Annotated[str | None, typer.Option(help="Only these benches, with commas.")] = None,
     methods: Annotated[str | None, typer.Option(help="Only these methods, with commas.")] = None,

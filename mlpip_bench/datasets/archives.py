@@ -18,7 +18,7 @@ Keep = Callable[[PurePosixPath], bool]
 
 
 def broken(path: Path, expected: str, error: Exception | str) -> UserError:
-    """The error for a file that is not what its name says; tells the usual causes apart.
+    """The error for a file that is not what its name says; it names the cause where that is a usual one.
 
     Args:
         path: the file.

@@ -61,7 +61,7 @@ def cached(name: str, made_from: Mapping[str, object], build: Callable[[], Image
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """While other processes wait for the file, instead of decoding the same data beside each other."""
+    """While other processes wait for the file, instead of decoding the same data at the same time."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(UserError):  # where nothing can be written nothing is cached
             stack.enter_context(locked(path.parent / "locks" / f"{path.stem}.lock", wait=True))

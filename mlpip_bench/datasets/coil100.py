@@ -57,8 +57,8 @@ def _read(path: Path) -> ImageDataset:
         )
     if not np.array_equal(azimuths, np.arange(0, 360, 360 // VIEWS)):
         raise UserError(
-            f"the views of an object must be {360 // VIEWS} degrees apart, from 0 on; `azimuth_degrees` in {path} has "
-            f"{azimuths.ravel().tolist()}. {_AGAIN}"
+            f"the views of an object must be in steps of {360 // VIEWS} degrees, from 0 on; `azimuth_degrees` in "
+            f"{path} has {azimuths.ravel().tolist()}. {_AGAIN}"
         )
     if objects.shape != (len(images),) or objects.dtype.kind not in "iu" or len(np.unique(objects)) != len(images):
         raise UserError(

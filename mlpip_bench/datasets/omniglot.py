@@ -168,7 +168,7 @@ def find(folder: Path, split: Split, resize: Resize) -> Found | None:
         if not table.is_file():
             raise UserError(
                 f"the arrays in {folder} do not say whose drawings they hold: they need characters.csv "
-                "beside them, with the columns index, alphabet, character, archive. Put it there, or use the "
+                "in the same folder, with the columns index, alphabet, character, archive. Put it there, or use the "
                 "official archives instead."
             )
         return found("npz arrays", [table, *arrays], partial(_from_arrays, arrays, table))

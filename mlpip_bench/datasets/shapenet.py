@@ -79,8 +79,8 @@ def _is_rendered(folder: Path) -> bool:
         missing = sorted(set(_NAMES) - names)
         what = f"lacks {listed(missing)}" if missing else f"also has {listed(sorted(names - set(_NAMES)))}"
         raise UserError(
-            f"an object must have the views {_NAMES[0]} to {_NAMES[-1]}, {360 // VIEWS} degrees apart, and no other "
-            f"picture; {folder} {what}. Render it again, or move it away."
+            f"an object must have the views {_NAMES[0]} to {_NAMES[-1]}, in steps of {360 // VIEWS} degrees, and no "
+            f"other picture; {folder} {what}. Render it again, or move it away."
         )
     return bool(names)
 

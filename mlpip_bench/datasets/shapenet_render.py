@@ -75,7 +75,7 @@ def prepare(
         source: ShapeNetCore v2, with ``<synset>/<object>/models/model_normalized.obj``.
         target: gets ``<synset>/<object>/{00..35}.png``, the views of an object all at once, and ``failed.csv`` where
             meshes failed.
-        reporter: is told the progress and, at the end, which meshes failed and why.
+        reporter: shows the progress and, at the end, which meshes failed and why.
         jobs: how many meshes are rendered at once, each in a process of its own; None for one a core.
         timeout_seconds: the most that one mesh may take.
 

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from mlpip_bench.evaluation.predict import single_query
-from mlpip_bench.inference.distributions import to_float64
+from mlpip_bench.inference.distributions import to_float64, where_float64_is
 from mlpip_bench.inference.method import Method
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
 def is_inductive(method: Method[Any], batch: TaskBatch, queries: int = 5, tolerance: float = 1e-3) -> bool:
-    """Whether queries are predicted alike together and one at a time.
+    """Whether queries have the same predictions together and one at a time.
 
     Measured, not declared: a transductive method sees the other queries, for example through batch
     norm, and its accuracy then depends on how many are asked at once.
@@ -35,7 +35,7 @@ def is_inductive(method: Method[Any], batch: TaskBatch, queries: int = 5, tolera
             predictive = method.predictive(q, query.x)
             if method.problem.kind == "reconstruction":
                 return predictive.mean
-            density: Tensor = to_float64(predictive).log_prob(query.y).exp()
+            density: Tensor = to_float64(predictive).log_prob(where_float64_is(query.y)).exp()
             return density
 
         together = answers(batch.query)

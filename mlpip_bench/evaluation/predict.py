@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
 from mlpip_bench.evaluation.metrics import Metric
-from mlpip_bench.inference.distributions import Delta, MonteCarloMixture, to_float64
+from mlpip_bench.inference.distributions import Delta, MonteCarloMixture, to_float64, where_float64_is
 from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.nn.backbone import features_once
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
@@ -38,7 +38,7 @@ def predict(
         method: the method.
         stream: the tasks.
         tasks: how many of them.
-        step: told how many are done.
+        step: called with the number of tasks that are done.
         one_at_a_time: ask for each query alone; classification only.
 
     Raises:
@@ -69,7 +69,8 @@ def predict_each(
             with features_once(method) if len(variants) > 1 else contextlib.nullcontext():
                 for found, variant in zip(predictions, variants, strict=True):
                     torch.manual_seed(seed_from(*stream.seed, "evaluation", first))
-                    found.append((_of_batch(variant, batch, one_at_a_time=one_at_a_time), batch.query.y))
+                    predictive = _of_batch(variant, batch, one_at_a_time=one_at_a_time)
+                    found.append((predictive, where_float64_is(batch.query.y)))
             if step is not None:
                 step(min(first + chunk, tasks))
     method.train(was_training)
@@ -136,7 +137,7 @@ def _images(predictive: Distribution, query: Labeled, name: str) -> Delta:
             f"predictive must be over images of the shape {tuple(query.y.shape[2:])}; {name}'s event shape is "
             f"{tuple(predictive.event_shape)}."
         )
-    return Delta(predictive.mean, event_dim=3)
+    return Delta(where_float64_is(predictive.mean), event_dim=3)
 
 
 def _cuda(stream: Stream) -> list[torch.device]:

@@ -52,7 +52,7 @@ class EvalProtocol(MeasurementRule):
 
 
 class SideBySideProtocol(MeasurementRule):
-    """A rule of measurement for all methods of a bench at once, so that what changes meanwhile meets them all alike."""
+    """A rule of measurement for all methods of a bench at once, so that what changes meanwhile affects all equally."""
 
     @abc.abstractmethod
     def measure(self, contenders: Sequence[Contender], reporter: Reporter) -> list[list[Scores]]:
@@ -154,7 +154,7 @@ def scores_of(
 
 @dataclass(frozen=True, eq=False)
 class Contender:
-    """A trained model that is measured beside others of its bench.
+    """A trained model that is measured side by side with others of its bench.
 
     Attributes:
         title: for messages.

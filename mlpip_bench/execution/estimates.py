@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import resource
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +17,7 @@ from mlpip_bench.execution.status import Standing
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.training.checkpoints import iterations_done
 from mlpip_bench.training.loop import adam, descend
+from mlpip_bench.utils.device import most_resident_bytes
 from mlpip_bench.utils.progress import Reporter
 from mlpip_bench.utils.timers import Stopwatch, peak_bytes
 
@@ -47,19 +46,19 @@ def estimate_all(standings: Sequence[Standing], config: RunConfig, reporter: Rep
     """
     found: dict[Trial, Estimate | None] = {}
     before: dict[str, Estimate | None] = {}
-    held = _resident_bytes()
+    held = most_resident_bytes()
     open_ones = [standing for standing in standings if not standing.nothing]
     with reporter.stage("measuring a few steps of each", len(open_ones)) as step:
         for number, standing in enumerate(open_ones, 1):
             trial = standing.trial
             reached = _reached(trial, config)
-            alike = repr((trial.bench.name, trial.method, trial.config, standing.alone, reached))
-            if alike not in before:
+            costs = repr((trial.bench.name, trial.method, trial.config, standing.alone, reached))
+            if costs not in before:
                 try:
-                    before[alike] = _estimate(trial, standing.alone, reached, held)
+                    before[costs] = _estimate(trial, standing.alone, reached, held)
                 except (Exception, SystemExit):  # which the run will keep as the trial's failure
-                    before[alike] = None
-            found[trial] = before[alike]
+                    before[costs] = None
+            found[trial] = before[costs]
             step(number)
     return found
 
@@ -106,9 +105,3 @@ def _seconds(work: Callable[[], Any], device: torch.device) -> float:
     work()
     watch.mark()
     return watch.laps()[0]
-
-
-def _resident_bytes() -> int:
-    """Most memory that this process has had at once."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak

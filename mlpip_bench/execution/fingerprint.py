@@ -82,10 +82,10 @@ def _modules(entry: EntryPoint) -> list[Path]:
 
 def _editable_project(distribution: Distribution) -> Path | None:
     """The folder of a distribution that is installed for editing, whose metadata list none of its modules."""
-    told = json.loads(distribution.read_text("direct_url.json") or "{}")
-    if not told.get("dir_info", {}).get("editable"):
+    metadata = json.loads(distribution.read_text("direct_url.json") or "{}")
+    if not metadata.get("dir_info", {}).get("editable"):
         return None
-    return Path(unquote(urlsplit(told["url"]).path))
+    return Path(unquote(urlsplit(metadata["url"]).path))
 
 
 def _digest(paths: Iterable[Path]) -> str:

@@ -52,8 +52,8 @@ def train_and_measure(
         for name, scores in measured.items():
             yield make_record(trial, method, trained, name, scores, inductive, time.monotonic() - began, {})
     if failed:  # the records of the others are written by now
-        told = (f"protocol {name}: {message_of(error)}" for name, error in failed.items())
-        raise TrialError("; ".join(told)) from next(iter(failed.values()))
+        messages = (f"protocol {name}: {message_of(error)}" for name, error in failed.items())
+        raise TrialError("; ".join(messages)) from next(iter(failed.values()))
 
 
 def train_trial(
@@ -174,7 +174,7 @@ def code_facts(trial: Trial, protocol: str) -> dict[str, Any]:
 
 
 def message_of(error: BaseException) -> str:
-    """What a failure is told with."""
+    """The message of a failure."""
     return str(error) if isinstance(error, TrialError) else one_line(error)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -49,18 +50,61 @@ ABOUT = ("question", "page", "machine", "version", "numbers", "frozen", "note")
 
 
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of several layers over the defaults; a later layer wins.
+    """Options of several layers over the defaults; a later layer wins, and None is the default.
 
     Raises:
-        UserError: no such option.
+        UserError: no such option, or a value of another type.
     """
     options = dict(DEFAULTS)
     for layer in layers:
         for name, value in layer.items():
             if name not in DEFAULTS:
                 raise unknown_name("option of a run", name, DEFAULTS)
-            options[name] = value
+            options[name] = DEFAULTS[name] if value is None else _checked(name, value)
     return options
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, Sequence) and all(map(_is_text, value))  # a text is a sequence of texts, too
+
+
+def _are_seeds(value: object) -> bool:
+    return _is_whole(value) or (
+        isinstance(value, Sequence) and all(_is_whole(part) or _is_text(part) for part in value)
+    )
+
+
+_TYPES: tuple[tuple[str, Callable[[object], bool], tuple[str, ...]], ...] = (
+    ("a whole number", _is_whole, ("iterations", "test_tasks", "queries", "jobs", "cpus")),
+    ("true or false", lambda value: isinstance(value, bool), ("profile", "dry_run", "wait")),
+    ("a text", _is_text, ("backbone", "preset", "source", "device", "precision", "compile", "overwrite", "ray")),
+    ("the name of a folder", lambda value: isinstance(value, str | Path), ("results", "data_root")),
+    ("a text with commas, or a list of texts", _are_texts, ("bench", "methods", "protocols", "norm")),
+    ("whole numbers, a list of them or a text with commas", _are_seeds, ("seeds",)),
+    (
+        "a text, a list of texts, or a mapping of names to values",
+        lambda value: isinstance(value, Mapping) or _are_texts(value),
+        ("set", "sweep", "data"),
+    ),
+)
+"""What options take: in the words of messages, as a check, and which options they are."""
+
+
+def _checked(name: str, value: Any) -> Any:
+    """A value that has its option's type."""
+    ((words, fits),) = ((words, fits) for words, fits, found in _TYPES if name in found)
+    if not fits(value):
+        hint = " In YAML, put quotes around off, on, no and yes." if isinstance(value, bool) else ""
+        raise UserError(f"{name} must be {words}; got {value!r}.{hint}")
+    return int(value) if _is_whole(value) else value
 
 
 def read_options(path: Path) -> list[dict[str, Any]]:
@@ -168,12 +212,17 @@ def _assignments(value: str | Sequence[str] | Mapping[str, Any] | None) -> list[
     found = []
     for name, given in value.items():
         inner = given.items() if isinstance(given, Mapping) else [(None, given)]
-        found += [f"{name}={_text(v)}" if key is None else f"{name}.{key}={_text(v)}" for key, v in inner]
+        found += [f"{name}={_typed(v)}" if key is None else f"{name}.{key}={_typed(v)}" for key, v in inner]
     return found
 
 
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+def _typed(value: Any) -> str:
+    """A value as it would be typed; several as a tuple, of which a part may be another."""
+    return repr(_tuple(value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(map(_tuple, value)) if isinstance(value, list | tuple) else value
 
 
 def names(text: str | Iterable[object] | None) -> tuple[str, ...]:
@@ -182,10 +231,10 @@ def names(text: str | Iterable[object] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
-def seeds(text: str | int | Iterable[object]) -> tuple[int, ...]:
+def seeds(text: Any) -> tuple[int, ...]:
     """Whole numbers with commas between them, or a list of some."""
     try:
-        return tuple(int(part) for part in names(str(text) if isinstance(text, int) else text))
+        return tuple(int(part) for part in names(str(text) if _is_whole(text) else text))
     except ValueError as error:
         raise UserError(
             f"--seeds takes whole numbers with commas between them, for example 0,1,2; got {text!r}."

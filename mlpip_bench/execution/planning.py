@@ -40,7 +40,7 @@ def plan_trials(
 
     Args:
         config: what is asked for.
-        reporter: is told what is read.
+        reporter: shows what is read.
         here: whether this machine is the one that must have the device.
         methods: classes by name that need not be registered.
 

@@ -33,7 +33,7 @@ _PROFILED_STEPS = {"training": 3, "evaluation": 1}
 _TEST_TASKS = 20
 _REPEATS = 7
 _SECONDS = 10.0  # of repeats, of which there is one at least
-_MATRIX_SIZE = {"cpu": 1024, "cuda": 8192}  # large enough that a product runs at its full rate
+_MATRIX_SIZE = {"cpu": 1024, "mps": 4096, "cuda": 8192}  # large enough that a product runs at its full rate
 _STEP = "step"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -9,6 +10,7 @@ from typing import Any, get_type_hints
 import torch
 
 from mlpip_bench import registry
+from mlpip_bench.execution.fingerprint import plugin_code
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.nn.backbone import BackboneSpec
@@ -41,18 +43,25 @@ def restored(path: Path, device: torch.device) -> tuple[Trial, TrainingState]:
         UserError: no such record or checkpoint, or a method that is not installed or has changed since.
     """
     record = store.load(path)
-    folder = path.resolve().parents[3]
-    trial = trial_of(record, device)
+    parents = path.resolve().parents
+    if len(parents) < 4 or parents[2].name != "records":
+        raise UserError(f"a record lies in its results folder, as FOLDER/records/BENCH/METHOD/NAME.json; got {path}.")
+    folder = parents[3]
+    other_code = UserError(
+        f"a model is built by the code that trained it; {path} was made by another version of the suite, or of "
+        f"{record.method}. Run its command again."
+    )
+    try:
+        trial = trial_of(record, device)
+    except (KeyError, TypeError, ValueError) as error:  # a version that wrote other fields
+        raise other_code from error
     if trial.record_key(record.protocol) != record.key:
-        raise UserError(
-            f"a model is built by the code that trained it; {path} was made by another version of the suite, or of "
-            f"{record.method}. Run its command again."
-        )
+        raise other_code
     checkpoint = trial.checkpoint(folder)
     if not checkpoint.exists():
         raise UserError(
-            f"a model needs its checkpoint beside its records; {checkpoint} is not there. Run the record's command "
-            f"again with --results {folder} --overwrite always."
+            f"a model needs its checkpoint in the folder of its records; {checkpoint} is not there. Run the record's "
+            f"command again with --results {folder} --overwrite always."
         )
     return trial, load_checkpoint(checkpoint)
 
@@ -76,10 +85,9 @@ def trial_of(record: Record, device: torch.device) -> Trial:
     spec = BackboneSpec(
         record.backbone["name"],
         backbone,
-        with_values(backbone.Settings, record.backbone["spec"], record.backbone["name"]),
+        with_values(backbone.Settings, _tuples(record.backbone["spec"]), record.backbone["name"]),
         tuple(record.backbone["input_shape"]),
     )
-    settings = {name: tuple(v) if isinstance(v, list) else v for name, v in config["settings"].items()}
     data = record.data
     return Trial(
         bench=bench,
@@ -89,14 +97,25 @@ def trial_of(record: Record, device: torch.device) -> Trial:
         seed=record.seed,
         swept={},
         plan=TrainingPlan(**plan),
-        settings=with_values(plugin.Settings, settings, record.method),
+        settings=with_values(plugin.Settings, _tuples(config["settings"]), record.method),
         norm=config["norm"],
         backbone=spec,
         preset=config["preset"],
         queries=config["queries"],
         protocols=(record.protocol,),
-        code=record.environment.get("code", {}).get("plugins", {}),
+        code=_code_now(record),
         data=RecordedData(data["name"], data["source"], data["fingerprint"], dict(data["options"])),
         device=device,
         numerics=Numerics(**numerics),
     )
+
+
+def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they were before JSON made lists of their tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def _code_now(record: Record) -> dict[str, str]:
+    """Fingerprints, as they are now, of the plugins of other packages that made a record."""
+    plugins: Any = (name.split(" ", 1) for name in record.environment.get("code", {}).get("plugins", {}))
+    return {f"{kind} {name}": plugin_code(kind, name) or "" for kind, name in plugins}

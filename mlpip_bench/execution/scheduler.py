@@ -84,7 +84,7 @@ def run(
     with executor or here as chosen, _counted(reporter, len(jobs)) as count:
         for job, outcome in _until_ended(chosen, jobs, reporter, wait=wait):
             (trial,) = (by_key[key] for key in job.keys)
-            ended[trial].append(_told([trial], outcome, config.results, reporter))
+            ended[trial].append(_final_outcome([trial], outcome, config.results, reporter))
             count()
         for protocol, group in side_by_side_groups([s.trial for s in standings if s.beside]):
             # Trials that failed are no reason to measure the others again, and nothing else may run meanwhile.
@@ -92,13 +92,13 @@ def run(
             if together := to_measure(protocol, ready, sessions_of(store.load_all(config.results)), config.overwrite):
                 job = side_by_side_job(protocol, together, config, before)
                 for _, outcome in _until_ended(chosen, [job], reporter, wait=wait):
-                    told = _told(together, outcome, config.results, reporter)
+                    final = _final_outcome(together, outcome, config.results, reporter)
                     for trial in together:
-                        ended[trial].append(told)
+                        ended[trial].append(final)
     return _summary(standings, ended)
 
 
-def _told(trials: Sequence[Trial], outcome: Outcome, folder: Path, reporter: Reporter) -> Outcome:
+def _final_outcome(trials: Sequence[Trial], outcome: Outcome, folder: Path, reporter: Reporter) -> Outcome:
     """The outcome; that of a job whose process was killed time and again is a failure, which nobody else could keep."""
     if outcome.status != "killed":
         return outcome

@@ -92,9 +92,9 @@ def _records(job: Job, trials: Sequence[Trial], wanted: Collection[Path], report
 def keep_failure(trials: Sequence[Trial], error: BaseException, folder: Path, reporter: Reporter) -> Outcome:
     """Keep a note of why trials have no records."""
     message = message_of(error)
-    told = "".join(traceback.format_exception(error))
+    trace = "".join(traceback.format_exception(error))
     for trial in trials:
-        detail = {"trial": trial.title, "error": message, "traceback": told, "config": trial.config}
+        detail = {"trial": trial.title, "error": message, "traceback": trace, "config": trial.config}
         write_atomically(failure_path(trial, folder), json.dumps(detail, indent=1).encode())
         reporter.say(f"failed {trial.title}: {message}")
     return Outcome("failed", message)

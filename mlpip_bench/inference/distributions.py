@@ -215,6 +215,11 @@ def _sobol_normal(samples: int, dimensions: int) -> Tensor:
     return normal
 
 
+def where_float64_is(x: Tensor) -> Tensor:
+    """The tensor on a device that has float64: itself, but for one of MPS, which has none, a copy on the CPU."""
+    return x.cpu() if x.device.type == "mps" else x
+
+
 @functools.singledispatch
 def to_float64(distribution: Distribution) -> Distribution:
     """The same distribution with float64 parameters, in which evaluation computes log-densities.
@@ -231,12 +236,13 @@ def to_float64(distribution: Distribution) -> Distribution:
 
 @to_float64.register
 def _(distribution: Categorical) -> Categorical:
-    return Categorical(logits=distribution.logits.double(), validate_args=False)
+    return Categorical(logits=where_float64_is(distribution.logits).double(), validate_args=False)
 
 
 @to_float64.register
 def _(distribution: Normal) -> Normal:
-    return Normal(distribution.loc.double(), distribution.scale.double(), validate_args=False)
+    loc, scale = (where_float64_is(x).double() for x in (distribution.loc, distribution.scale))
+    return Normal(loc, scale, validate_args=False)
 
 
 @to_float64.register

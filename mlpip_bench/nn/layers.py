@@ -23,7 +23,7 @@ def truncated_xavier_(weight: Tensor) -> None:
 def channels_innermost(images: Tensor) -> Tensor:
     """The same images with the channels innermost on a CPU, where convolution and pooling are then faster.
 
-    Of images with one channel torch can tell the two layouts apart by the strides alone.
+    Of images with one channel torch can distinguish the two layouts by the strides alone.
     """
     if images.device.type != "cpu":
         return images

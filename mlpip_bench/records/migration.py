@@ -20,7 +20,7 @@ def migrated(raw: Raw, schema: int) -> Raw:
         ValueError: there is no way from the record's schema to that one.
     """
     while raw.get("schema") != schema:
-        step = _STEPS.get(raw.get("schema", 0))
+        step = _STEPS.get(str(raw.get("schema")))
         if step is None:
             raise ValueError(f"it is schema {raw.get('schema')}; this version reads schemas 1 to {schema}")
         raw = step(raw)
@@ -47,4 +47,4 @@ def _from_1(raw: Raw) -> Raw:
     return {**raw, "schema": 2, "backbone": {"name": name, "spec": dict(spec), "input_shape": list(shape)}}
 
 
-_STEPS: Mapping[int, Callable[[Raw], Raw]] = {1: _from_1}
+_STEPS: Mapping[str, Callable[[Raw], Raw]] = {"1": _from_1}

@@ -81,8 +81,8 @@ def load_failures(results: Path) -> list[tuple[str, str]]:
 def load_failure(path: Path) -> tuple[str, str] | None:
     """A trial that failed, and its error; ``None`` for a file that cannot be read."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        told = json.loads(path.read_bytes())
-        return str(told.get("trial", told.get("cell"))), str(told["error"])  # cell: of version 0.1
+        failure = json.loads(path.read_bytes())
+        return str(failure.get("trial", failure.get("cell"))), str(failure["error"])  # cell: of version 0.1
     return None
 
 

@@ -1,4 +1,4 @@
-"""Entries: the scores of records with all that tells them apart, and how tables order and group them."""
+"""Entries: the scores of records with all facts that distinguish them, and how tables order and group them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from mlpip_bench.utils.errors import UserError
 ROW_FACTS = ("method", "norm", "inductive", "queries", "preset", "source", "device", "protocol")
 """Facts that always make rows of their own."""
 
-ALIKE = ("queries", "preset", "source", "test_tasks")
-"""Facts, besides bench and data, that must agree before scores are compared task by task."""
+COMPARABLE = ("queries", "preset", "source", "test_tasks")
+"""Facts, in addition to bench and data, that must agree before scores are compared task by task."""
 
 NORM_FACTS = ("norm", "inductive")
 """Facts that the norm decides."""
@@ -120,39 +120,39 @@ def common_facts(entries: Iterable[Entry]) -> set[tuple[str, str]]:
 
 
 def row_groups(entries: Sequence[Entry], data_keys: set[str]) -> Iterator[tuple[list[Entry], list[str]]]:
-    """The entries of each row, and the facts beyond ``ROW_FACTS`` that set it apart.
+    """The entries of each row, and the facts beyond ``ROW_FACTS`` that distinguish it.
 
     Rows of one method split by every fact that differs within a bench: budget, a setting, a data option.
 
     Args:
         entries: of one metric.
-        data_keys: facts of the data that set rows apart in any case.
+        data_keys: facts of the data that separate rows in any case.
 
     Raises:
-        UserError: one cell is there twice.
+        UserError: one score is there twice.
     """
     by_facts = grouped(entries, lambda e: tuple(e.facts.get(name, "") for name in ROW_FACTS))
     for group in sorted(by_facts.values(), key=lambda group: facts_order(group[0], ROW_FACTS)):
         keys = sorted(data_keys | conflicts(group, lambda e: e.column))
-        if not unique(group, keys):  # the same configuration twice, told apart by nothing but the record
+        if not unique(group, keys):  # the same configuration twice, distinguished by nothing but the record
             keys.append("record")
         parts = grouped(group, lambda e: tuple(e.facts.get(key, "") for key in keys)).values()  # noqa: B023  # used at once
         for part in sorted(parts, key=lambda part: facts_order(part[0], keys)):
             if not unique(part, []):
                 raise UserError(
-                    f"a cell has one record; {part[0].record.filename} is there twice, or gives "
+                    f"a score has one record; {part[0].record.filename} is there twice, or gives "
                     f"{part[0].score.metric} twice. Move the copy away."
                 )
             yield part, keys
 
 
 def unique(entries: Sequence[Entry], keys: Sequence[str]) -> bool:
-    """Whether column, seed and the facts ``keys`` tell all entries apart."""
-    cells = {(e.column, e.record.seed, *(e.facts.get(key, "") for key in keys)) for e in entries}
-    return len(cells) == len(entries)
+    """Whether column, seed and the facts ``keys`` distinguish all entries."""
+    places = {(e.column, e.record.seed, *(e.facts.get(key, "") for key in keys)) for e in entries}
+    return len(places) == len(entries)
 
 
-def measured_alike(entries: Iterable[Entry], names: Sequence[str]) -> list[list[Entry]]:
+def comparable_groups(entries: Iterable[Entry], names: Sequence[str]) -> list[list[Entry]]:
     """Entries of one metric on one bench whose data and named facts agree."""
 
     def key(entry: Entry) -> Hashable:
@@ -164,7 +164,7 @@ def measured_alike(entries: Iterable[Entry], names: Sequence[str]) -> list[list[
 
 
 def telling_facts(entries: Iterable[Entry]) -> dict[str, list[str]]:
-    """Names of the facts that set apart the configurations of each method."""
+    """Names of the facts that distinguish the configurations of each method."""
     by_method = grouped(entries, lambda e: e.record.method)
     return {method: sorted(conflicts(members, lambda e: e.bench)) for method, members in by_method.items()}
 

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -33,7 +33,7 @@ from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.provenance import STAND_INS
 
 _AT_EVERY_ROW = ("norm", "inductive", "queries", "budget", "seeds", "tasks", "source")
-"""Attributes that are told below the name of each row even where all rows agree."""
+"""Attributes that stand below the name of each row even where all rows agree."""
 
 _URL_SAFE = " /:=;,.'()-_+!?&*@$[]{}|"
 
@@ -109,7 +109,7 @@ def to_html(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.globals |= {
-        "conditions": _conditions(quoted),
+        "conditions": _conditions,
         "is_stand_in": _is_stand_in,
         "columns": _columns,
         "is_number": _is_number,
@@ -132,7 +132,7 @@ def _section(
 ) -> _Section:
     numbers: dict[str, int] = {}
     compared = wide_tables(records, quoted, numbers)
-    conditioned = [table for table in compared if "_by_" in table.metric]
+    conditioned = [table for table in compared if table.conditions]
     parts = [
         _tables_part("Comparison", [table for table in compared if table not in conditioned]),
         _tables_part("Under other conditions", [*norm_tables(records, numbers), *conditioned]),
@@ -153,8 +153,8 @@ def _tables_part(title: str, tables: Sequence[WideTable]) -> _Part:
     own = [replace(t, notes=tuple(note for note in t.notes if note not in shared)) for t in noted]
     return _Part(
         title,
-        tables=tuple(t for t in own if not t.metric.endswith("_last")),
-        last=tuple(t for t in own if t.metric.endswith("_last")),
+        tables=tuple(t for t in own if t.model == "best"),
+        last=tuple(t for t in own if t.model == "last"),
         notes=tuple(shared),
     )
 
@@ -169,7 +169,7 @@ def _is_stand_in(source: str) -> bool:
 def _summary(records: Sequence[Record]) -> dict[str, str]:
     trials = {(r.bench, r.method, r.seed, json.dumps(r.config, sort_keys=True)) for r in records}
     session = max(str(r.environment.get("session", "")) for r in records)[:19]
-    told = {
+    summary = {
         "trials": f"{len(trials)}, with {len(records)} records",
         "methods": _listed(r.method for r in records),
         "benches": _listed(r.bench for r in records),
@@ -179,7 +179,7 @@ def _summary(records: Sequence[Record]) -> dict[str, str]:
         "machines": _listed((_machine(r) for r in records), "; "),
         "newest session": f"{session} UTC" if session else "",
     }
-    return {name: text for name, text in told.items() if text}
+    return {name: text for name, text in summary.items() if text}
 
 
 def _listed(values: Iterable[str], between: str = ", ") -> str:
@@ -196,9 +196,9 @@ def _stand_in(records: Sequence[Record]) -> str:
 
 
 def _machine(record: Record) -> str:
-    told = record.environment
-    threads = f"threads {told['threads']}" if "threads" in told else ""
-    return ", ".join(filter(None, (told.get("gpu") or told.get("processor"), threads)))
+    environment = record.environment
+    threads = f"threads {environment['threads']}" if "threads" in environment else ""
+    return ", ".join(filter(None, (environment.get("gpu") or environment.get("processor"), threads)))
 
 
 # ---------------------------------------------------------------------------------------------------------- tables
@@ -223,20 +223,14 @@ def _constant(table: WideTable) -> tuple[str, ...]:
     return (sentence,) if sentence else ()
 
 
-def _conditions(quoted: Iterable[Published]) -> Callable[[WideTable, Row], str]:
-    """What is told below the name of a row: how it was measured, or what the paper says of it."""
-    notes = {(q.label, q.metric): q.note for q in quoted}
-
-    def conditions(table: WideTable, row: Row) -> str:
-        if row in table.published:
-            label = row.label.partition(" [")[0]  # without the number of its note
-            note = notes[label, table.metric] or "transductive or inductive not stated"
-            return f"published, real data; {note}; budget and seeds of its authors"
-        names = table.attributes(keep=_AT_EVERY_ROW)[0]
-        told = ((name, row.attributes.get(name, "")) for name in names if name != "bench")
-        return "\N{NO-BREAK SPACE}· ".join(_condition(name, value) for name, value in told if value)
-
-    return conditions
+def _conditions(table: WideTable, row: Row) -> str:
+    """What stands below the name of a row: how it was measured, or what the paper says of it."""
+    if row in table.published:
+        note = row.attributes["note"] or "transductive or inductive not stated"
+        return f"published, real data; {note}; budget and seeds of its authors"
+    names = table.attributes(keep=_AT_EVERY_ROW)[0]
+    values = ((name, row.attributes.get(name, "")) for name in names if name != "bench")
+    return "\N{NO-BREAK SPACE}· ".join(_condition(name, value) for name, value in values if value)
 
 
 def _condition(name: str, value: str) -> str:
@@ -322,11 +316,11 @@ def _software(record: Record) -> str:
 
 
 def _training(record: Record) -> str:
-    told = record.training
-    if "iterations" not in told:
+    training = record.training
+    if "iterations" not in training:
         return ""
-    best = f", best at {told['best_iteration']:,}" if told.get("best_iteration") else ""
-    return f"{told.get('seconds', math.nan):,.0f} s, {told['iterations']:,} it{best}"
+    best = f", best at {training['best_iteration']:,}" if training.get("best_iteration") else ""
+    return f"{training.get('seconds', math.nan):,.0f} s, {training['iterations']:,} it{best}"
 
 
 def _lines(values: Mapping[str, object]) -> str:

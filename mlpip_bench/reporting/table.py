@@ -12,6 +12,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from mlpip_bench.records.record import Model
+
 ATTRIBUTES = (
     "bench", "norm", "inductive", "queries", "budget", "settings", "device", "protocol", "seeds", "tasks", "source",
 )  # fmt: skip
@@ -21,11 +23,11 @@ _ONLY_IF_VARYING = ("settings", "device", "protocol")
 """Attributes that go to the caption in every format while all rows agree."""
 
 _PLAIN = ("bench", "budget", "source", "settings")
-"""Attributes whose values need no name beside them."""
+"""Attributes whose values need no name."""
 
 BOLD_NOTE = (
     "Bold: the best mean of a column and all whose intervals overlap with its interval, among our rows of one "
-    "source, and apart from them among the published rows; a score without an interval counts as a point. "
+    "source, and separately among the published rows; a score without an interval counts as a point. "
     "Overlap is no test of a difference."
 )
 
@@ -71,8 +73,8 @@ class WideTable:
     """All results of one metric, or another table of the same form.
 
     Attributes:
-        metric: its name; ``..._by_steps`` for scores under a condition named ``steps``, ``..._last`` for the last
-            model of training rather than the best on validation.
+        name: of its file; ``..._by_steps`` for scores under a condition named ``steps``, ``..._last`` for the last
+            model of training rather than the best on validation. Nothing reads it back.
         title: metric, unit and direction.
         benches: the columns; under a condition ``<bench>, <name> <value>``, or ``<name> <value>`` where all are of one
             bench. One without a number is not drawn.
@@ -80,15 +82,21 @@ class WideTable:
         published: the paper's rows for the same benches.
         notes: what the reader must know, one sentence or more each.
         row_name: what a row is.
+        heading: the title without what it has in brackets; the title where it has nothing there.
+        model: which model of training it is about.
+        conditions: names of the conditions that the scores are under.
     """
 
-    metric: str
+    name: str
     title: str
     benches: tuple[str, ...]
     rows: tuple[Row, ...]
     published: tuple[Row, ...]
     notes: tuple[str, ...]
     row_name: str = "method"
+    heading: str = ""
+    model: Model = "best"
+    conditions: tuple[str, ...] = ()
 
     def attributes(self, *, keep: Sequence[str] = ("source",)) -> tuple[list[str], str]:
         """Split the attributes into columns and caption.
@@ -149,7 +157,7 @@ def to_latex(table: WideTable) -> str:
         r"\begin{table}",
         r"\centering\small",
         rf"\caption{{{_latex(f'{table.title}. {constant}'.strip())}}}",
-        rf"\label{{tab:{table.metric}}}",
+        rf"\label{{tab:{table.name}}}",
         rf"\begin{{tabular}}{{l{'l' * len(names)}{'r' * len(table.benches)}}}",
         r"\toprule",
         header,
@@ -183,7 +191,7 @@ def to_rich(*tables: WideTable, width: int = 100, bold: bool = True) -> Group:
     shared: dict[str, list[str]] = defaultdict(list)
     for note, needing in needed_by.items():
         if len(needing) > 1:
-            names = "; ".join(table.title.partition(" (")[0] for table in needing)
+            names = "; ".join((table.heading or table.title) for table in needing)
             shared["all tables above" if len(needing) == len(tables) else names].append(note)
     for names, notes in shared.items():
         parts += [Text(f"Notes to {names}:", style="bold"), *(Text(note, style="dim") for note in notes), Text()]
@@ -196,7 +204,7 @@ def _without_empty_columns(table: WideTable) -> WideTable:
 
 
 def _frames(table: WideTable, width: int) -> list[Table]:
-    """Benches that do not fit beside each other follow in a further frame."""
+    """Benches that do not fit into one frame follow in a further one."""
     names, _ = table.attributes(keep=())
     first, gap = 24, 3  # the first column's width; padding and separator of the others
     for newline in (" ", "\n"):
@@ -219,10 +227,10 @@ def _rich_part(table: WideTable, names: Sequence[str], newline: str, first: int)
     for bench in table.benches:
         part.add_column(bench.replace(" ", newline), justify="right", overflow="fold")
 
-    def add(row: Row, told: Sequence[str]) -> None:
-        label = Text(row.label, style="bold" if told else "")
-        if told:
-            label.append("\n" + ", ".join(told), style="not bold dim")
+    def add(row: Row, attributes: Sequence[str]) -> None:
+        label = Text(row.label, style="bold" if attributes else "")
+        if attributes:
+            label.append("\n" + ", ".join(attributes), style="not bold dim")
         texts = _cells(table, row, str, newline, "\n")
         styles = ["bold" if bench in row.bold else "" for bench in table.benches]
         part.add_row(label, *(Text(text, style=style) for text, style in zip(texts, styles, strict=True)))

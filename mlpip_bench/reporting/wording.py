@@ -1,4 +1,4 @@
-"""What tables say alike: facts in words, cells, titles and notes."""
+"""What all tables say in the same words: facts in words, cells, titles and notes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OWN_COLUMN = {*ROW_FACTS, "iterations", "test_tasks", "way", "shot"}
 """Facts that a column or the bench's name shows, so that settings and notes leave them out."""
 
 ONLY_IF_TELLING = {"record", "method code", "protocol code", "bench code", "backbone code"}
-"""Facts that are told only of rows which nothing else sets apart."""
+"""Facts that are shown only for rows which nothing else distinguishes."""
 
 STAND_IN_NOTE = (
     "stand-in: measured on data that stand in for the real data set; not comparable with real or published results."
@@ -152,13 +152,13 @@ def interval_notes(entries: Sequence[Entry], rows: Sequence[Row]) -> Iterator[st
         yield NO_INTERVAL_NOTE
 
 
-def configuration_notes(entries: Sequence[Entry], common: set[tuple[str, str]], apart: set[str]) -> Iterator[str]:
+def configuration_notes(entries: Sequence[Entry], common: set[tuple[str, str]], in_rows: set[str]) -> Iterator[str]:
     """What all rows share, and the data behind each column.
 
     Args:
         entries: of the table.
         common: the facts that they share.
-        apart: facts of the data that are told at the rows.
+        in_rows: facts of the data that stand at the rows.
     """
     shared = [
         f"{bare(name)} {value}"
@@ -167,7 +167,7 @@ def configuration_notes(entries: Sequence[Entry], common: set[tuple[str, str]], 
     ]
     if shared:
         yield f"Settings of all our rows: {', '.join(shared)}."
-    hidden = {*apart, "data.name"}
+    hidden = {*in_rows, "data.name"}
     described: dict[str, list[str]] = defaultdict(list)
     for entry in sorted(entries, key=lambda e: (bench_order(e.bench), e.facts["source"])):
         options = [

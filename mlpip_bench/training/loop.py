@@ -51,7 +51,7 @@ def train(
         metrics: what validation measures; the first chooses the best model.
         seed: training seed.
         checkpoint: file that is written every 20 seconds, at each validation and at the end.
-        step: told the iterations done, with the loss and the last validation.
+        step: called with the iterations done, the loss and the last validation.
 
     Raises:
         TrialError: loss, gradient or parameters are not finite (the checkpoint is the last good one), or

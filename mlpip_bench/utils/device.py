@@ -19,7 +19,7 @@ from mlpip_bench.utils.errors import UserError
 
 
 def resolve_device(name: str, *, here: bool = True) -> torch.device:
-    """``auto``, ``cpu``, ``cuda`` or ``cuda:N`` to a device that is there.
+    """``auto``, ``cpu``, ``mps``, ``cuda`` or ``cuda:N`` to a device that is there; ``auto`` takes CUDA, else the CPU.
 
     Args:
         name: what the user wrote.
@@ -34,14 +34,50 @@ def resolve_device(name: str, *, here: bool = True) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"device must be auto, cpu, cuda or cuda:N; got {name!r}.")
+    if device.type not in ("cpu", "mps", "cuda"):
+        raise UserError(f"device must be auto, cpu, mps, cuda or cuda:N; got {name!r}.")
     if here and device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UserError(
             f"--device {name} needs a CUDA GPU; torch {torch.__version__} sees {torch.cuda.device_count()} here. "
             "Use --device cpu, or a torch build with CUDA on a machine that has one."
         )
+    if here and device.type == "mps" and not torch.backends.mps.is_available():
+        raise UserError(
+            f"--device {name} needs the GPU of a Mac with Apple silicon; torch {torch.__version__} sees none here. "
+            "Use --device cpu."
+        )
     return device
+
+
+def most_resident_bytes() -> int:
+    """Most memory that this process has had at once."""
+    if sys.platform == "win32":
+        return _peak_working_set()
+    import resource  # which Windows does not have
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def _peak_working_set() -> int:
+    """The same by Windows' own count."""
+
+    class Counters(ctypes.Structure):  # PROCESS_MEMORY_COUNTERS of psapi.h
+        _fields_ = (
+            ("cb", ctypes.c_uint32),
+            ("page_fault_count", ctypes.c_uint32),
+            ("peak_working_set_size", ctypes.c_size_t),
+            ("others", ctypes.c_size_t * 7),
+        )
+
+    kernel32 = ctypes.WinDLL("kernel32")  # type: ignore[attr-defined,unused-ignore]  # on Windows alone
+    kernel32.GetCurrentProcess.restype = ctypes.c_void_p
+    kernel32.K32GetProcessMemoryInfo.argtypes = (ctypes.c_void_p, ctypes.POINTER(Counters), ctypes.c_uint32)
+    counters = Counters(cb=ctypes.sizeof(Counters))
+    if not kernel32.K32GetProcessMemoryInfo(kernel32.GetCurrentProcess(), ctypes.byref(counters), counters.cb):
+        raise OSError("Windows does not say how much memory this process has had")
+    peak: int = counters.peak_working_set_size
+    return peak
 
 
 def keep_freed_memory() -> None:
@@ -70,7 +106,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
-        "gpu": torch.cuda.get_device_name(device) if cuda else None,
+        "gpu": _gpu(device),
         "driver": _driver(device) if cuda else None,
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version() if cuda else None,
@@ -78,6 +114,12 @@ def environment(device: torch.device) -> dict[str, Any]:
         "tf32": torch.backends.cuda.matmul.allow_tf32 if cuda else None,
         "tf32_convolutions": torch.backends.cudnn.allow_tf32 if cuda else None,
     }
+
+
+def _gpu(device: torch.device) -> str | None:
+    if device.type == "mps":
+        return torch.backends.mps.get_name()
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else None
 
 
 def _driver(device: torch.device) -> str | None:

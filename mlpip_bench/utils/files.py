@@ -13,7 +13,7 @@ from mlpip_bench.utils.errors import UserError
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a whole file or none of it: a temporary file beside it, fsync, rename.
+    """Write a whole file or none of it: a temporary file in the same folder, fsync, rename.
 
     Raises:
         UserError: the folder cannot be written or the disk is full; no partial file is left behind.

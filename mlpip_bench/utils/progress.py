@@ -19,7 +19,7 @@ Event: TypeAlias = tuple[str | int, ...]
 
 
 class Step(Protocol):
-    """Told how far a stage is, and what to show beside the bar."""
+    """Called with how far a stage is, and a note to show next to the bar."""
 
     def __call__(self, completed: int, note: str = "") -> None:
         """So many units are complete."""

@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 
 class Stopwatch:
-    """Time between marks: CUDA events on a GPU, which works behind its queue, and a clock on a CPU.
+    """Time between marks: CUDA events on a GPU, which works behind its queue; else a clock, which waits for MPS.
 
     Args:
         device: where the work is done.
@@ -31,12 +31,15 @@ class Stopwatch:
             event.record(torch.cuda.current_stream(self._device))
             self._marks.append(event)
         else:
+            self.wait()
             self._marks.append(time.perf_counter())
 
     def wait(self) -> None:
         """Until all work is done."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+        elif self._device.type == "mps":
+            torch.mps.synchronize()
 
     def laps(self) -> list[float]:
         """Seconds between each mark and the next; waits for the work."""
@@ -50,9 +53,17 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
     """Most bytes of tensors that were alive at once in the course of some work, beyond those alive before it.
 
     As torch's allocators count them: what a C library keeps for later, and scratch memory inside a kernel on a CPU,
-    are not seen.
+    are not seen. MPS's keeps no count of the most; it gives nothing back by itself, and what it has taken meanwhile is
+    somewhat more.
     """
     with _no_collection():
+        if device.type == "mps":
+            torch.mps.synchronize()
+            torch.mps.empty_cache()
+            taken = torch.mps.driver_allocated_memory()
+            work()
+            torch.mps.synchronize()
+            return torch.mps.driver_allocated_memory() - taken
         if device.type == "cuda":
             torch.cuda.synchronize(device)
             before = torch.cuda.memory_allocated(device)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from mlpip_bench.reporting.tables.timing import bar_told
+from mlpip_bench.reporting.tables.timing import bar_in_words
 
 RATIOS = pytest.StashKey[list[dict[str, Any]]]()
 
@@ -79,4 +79,4 @@ def pytest_terminal_summary(terminalreporter, config) -> None:
     terminalreporter.section("ratios, each within one run")
     width = max(len(r["of"]) for r in ratios)
     for r in ratios:
-        terminalreporter.write_line(f"{r['of']:{width}}  {r['ratio']:7.2f}  ({bar_told(**r)})")
+        terminalreporter.write_line(f"{r['of']:{width}}  {r['ratio']:7.2f}  ({bar_in_words(**r)})")

@@ -1,4 +1,4 @@
-"""The suite beside plain implementations of the same work, which are in ``sides.py``.
+"""The suite against plain implementations of the same work, which are in ``sides.py``.
 
 Either side has a process of its own, as its users run it, on one thread; they work by turns. The suite's process keeps
 Either side has a process of its own, as its users run it, on one thread; they work by turns. The suite's process keeps

@@ -1,4 +1,4 @@
-"""Tasks per second of the suite's sampler, beside two loaders that handle one image after the other.
+"""Tasks per second of the suite's sampler, against two loaders that handle one image after the other.
 
 One loader reads files as code for Omniglot does: a ``Dataset`` opens, resizes and converts an image, and a
 ``DataLoader`` without workers stacks those of a task. The other does the same with images already in memory, so that

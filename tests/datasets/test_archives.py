@@ -95,7 +95,7 @@ def test_a_bomb_is_refused_before_it_is_read(tmp_path: Path, kind: str, monkeypa
         READERS[kind](path, everything)
 
 
-def test_nothing_and_web_pages_are_told_apart(tmp_path: Path, kind: str) -> None:
+def test_nothing_and_web_pages_are_named(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"download.{kind}"
     with pytest.raises(UserError, match="cannot be read: No such file"):
         READERS[kind](path, everything)
@@ -273,7 +273,7 @@ def test_python_2_pickles_load(tmp_path: Path) -> None:
     assert got["class_dict"] == {"n01": [0, 1]}
 
 
-def test_broken_pickles_are_told_apart(tmp_path: Path) -> None:
+def test_the_causes_of_broken_pickles_are_named(tmp_path: Path) -> None:
     path = tmp_path / "p.pkl"
     for content, message in ((b"", "empty"), (HTML, "web page"), (pickle.dumps(np.zeros(99))[:-40], "cut short")):
         path.write_bytes(content)

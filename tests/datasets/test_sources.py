@@ -178,8 +178,8 @@ def test_broken_data_never_makes_way_for_the_stand_in(root: Path) -> None:
 @pytest.mark.usefixtures("stand_ins")
 def test_settings_of_omniglot_are_not_dropped_in_silence() -> None:
     for options in ({"split": "vinyals"}, {"resize": "antialias"}):
-        (told,) = (f"omni.{name}={value} chooses among real data" for name, value in options.items())
-        with pytest.raises(UserError, match=told):
+        (message,) = (f"omni.{name}={value} chooses among real data" for name, value in options.items())
+        with pytest.raises(UserError, match=message):
             load("omni", source="auto", data_root=None, **options)
 
 

@@ -76,9 +76,9 @@ def test_part_of_coil100_does_not_get_its_name(tmp_path: Path) -> None:
         ({"images": np.zeros((4, 72, 32, 32), np.uint8)}, r"must be uint8 .*\(4, 72, 32, 32\)"),
         ({"images": np.zeros((36, 32, 32), np.uint8)}, "must be uint8"),
         ({"images": np.array([{}], dtype=object)}, "damaged.*allow_pickle"),
-        ({"azimuth_degrees": np.arange(36) * 5}, "10 degrees apart.* 175"),
-        ({"azimuth_degrees": np.arange(36)[::-1] * 10}, "10 degrees apart.*350, 340"),
-        ({"azimuth_degrees": np.arange(35) * 10}, "10 degrees apart"),
+        ({"azimuth_degrees": np.arange(36) * 5}, "steps of 10 degrees.* 175"),
+        ({"azimuth_degrees": np.arange(36)[::-1] * 10}, "steps of 10 degrees.*350, 340"),
+        ({"azimuth_degrees": np.arange(35) * 10}, "steps of 10 degrees"),
         ({"objects": np.arange(3)}, r"one number for each of the 4.*\(3,\)"),
         ({"objects": np.array([1, 2, 2, 3])}, "no two the same.* 3 values"),
         ({"objects": np.array([1.0, 2.0, 3.0, 4.0])}, "float64"),
@@ -238,7 +238,7 @@ def test_an_object_has_36_views(folder: Path) -> None:
     write(folder / CHAIR / "e", flat(0), views=34)
     with pytest.raises(UserError, match=r"03001627/e lacks 34\.png, 35\.png\."):
         shapenet.find(folder)
-    for view in range(34, 40):  # 9 degrees apart
+    for view in range(34, 40):  # in steps of 9 degrees
         (folder / CHAIR / "e" / f"{view:02d}.png").write_bytes(png(Image.new("L", (32, 32))))
     with pytest.raises(UserError, match=r"03001627/e also has 36\.png, 37\.png"):
         shapenet.find(folder)

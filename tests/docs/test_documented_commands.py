@@ -1,11 +1,12 @@
 """Every command that README, CONTRIBUTING and docs/ show is run, with a small budget, or named below with the reason.
 
-A command of the suite is run in this process, in a folder whose ``results`` are the committed ones.
+A command of the suite is run in this process, in a folder that has the committed ``results``, and ``runs`` of a user.
 """
 
 import re
 import shlex
 import shutil
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -37,7 +38,8 @@ ELSEWHERE = {
     ".venv/bin/pip install -c constraints.txt -e .[dev]": MACHINE,
     "pip install -c constraints.txt .[render]": "tox -e tests installs this extra",
     "pip install -e .": MACHINE,
-    "pip install ./docs/example_plugin": "tests/testing/test_conformance.py installs it into a folder of its own",
+    "python tests/execution/test_stored_scores.py": "it changes what is stored; its own tests run each of its cases",
+    "pip install ./docs/example_plugin": "tests/testing/test_example_plugin.py installs it into a folder of its own",
     ". .venv/bin/activate": MACHINE,
     "source .venv/bin/activate": MACHINE,
     "ray up cluster.yaml": CLOUD,
@@ -50,18 +52,30 @@ ELSEWHERE = {
     "pytest -m 'not slow' -n auto": "part of tox -e tests",
     "pytest tests/faults": "part of tox -e tests",
     "pytest tests/repository": "part of tox -e tests",
-    "pytest tests/repository tests/testing/test_conformance.py -k 'repository or cosine'": "part of tox -e tests",
-    "pytest docs/example_plugin": "tests/testing/test_conformance.py runs it",
+    "pytest docs/example_plugin": "tests/testing/test_example_plugin.py runs it",
     "pre-commit install": "it writes into .git; tests/repository/test_project_files.py checks the hooks",
     "tox -e tests -- -k tasks -x": "part of tox",
     "tox -e faults": "part of tox",
     "ruff check .": "tox -e lint",
     "ruff format .": "tox -e lint checks that it would change nothing",
     "mypy": "tox -e type",
-    "cp docs/example_plugin/cosine_means.py methods/cosine.py": "tests/test_registry.py registers it where it is",
     "python -m mlpip_bench data prepare shapenet --from ~/ShapeNetCore.v2 --to ~/data/shapenet": (
         "needs ShapeNet's meshes; tests/datasets/test_shapenet_render.py runs it on made ones"
     ),
+}
+EXAMPLE = REPOSITORY / "docs" / "example_plugin"
+EXAMPLE_PLUGINS = [
+    EntryPoint(name, value, group)
+    for group, plugins in tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"].items()
+    for name, value in plugins.items()
+]
+EXAMPLE_NAMES = {entry.name for entry in EXAMPLE_PLUGINS}
+RECIPES = "tests/repository/test_recipes.py follows the recipes of CONTRIBUTING.md"
+ELSEWHERE |= {
+    command: RECIPES
+    for block in re.findall(r"^```bash\n(.*?)^```$", (REPOSITORY / "CONTRIBUTING.md").read_text(), re.M | re.S)
+    for command in block.splitlines()
+    if command.startswith(("cp docs/example_plugin/", "pytest tests/"))
 }
 SMALL = (
     "--iterations 1 --test-tasks 2 --queries 1 --device cpu "
@@ -192,14 +206,16 @@ def test_every_option_that_is_named_in_a_line_of_text_is_there():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working folder with copies of the committed records; the main ones are of one bench, and have its timings."""
+    """A working folder with the committed experiments, runs of one bench with its timings, and a file of options."""
     folder = tmp_path_factory.mktemp("documented")
+    results = folder / "results"
     derived = shutil.ignore_patterns("tables", "figures", "checkpoints", "failures", "profiles", "locks")
-    shutil.copytree(REPOSITORY / "results", folder / "results", ignore=derived)
-    main = folder / "results" / "records"
-    for bench in [path for path in main.iterdir() if path.name != "omni5w1s"]:
+    shutil.copytree(REPOSITORY / "results", results, ignore=derived)
+    for bench in [path for path in (results / "quick_v01" / "records").iterdir() if path.name != "omni5w1s"]:
         shutil.rmtree(bench)  # one is enough to draw and to print
-    shutil.copytree(folder / "results" / "timing" / "records", main, dirs_exist_ok=True)
+    for name in ("omniglot", "timing"):
+        shutil.copytree(results / name / "records", folder / "runs" / "records", dirs_exist_ok=True)
+    (folder / "experiment.yaml").write_text("bench: omni5w1s\nmethods: versa,maml\nseeds: 0,1,2\n")
     return folder
 
 
@@ -217,13 +233,15 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(timing, "VARIANTS", {})
     monkeypatch.setattr(versatility, "WAYS", (5, 100))
     monkeypatch.setattr(versatility, "SHOTS", (1, 15))
-    monkeypatch.syspath_prepend(REPOSITORY / "docs" / "example_plugin")
-    cosine = EntryPoint("cosine", "cosine_means:CosineMeans", "mlpip_bench.methods")
+    monkeypatch.syspath_prepend(EXAMPLE)
     entry_points = registry.entry_points
     monkeypatch.setattr(
         registry,
         "entry_points",
-        lambda group: [*entry_points(group=group), *([cosine] if group == cosine.group else [])],
+        lambda group: [
+            *(entry for entry in EXAMPLE_PLUGINS if entry.group == group),
+            *(entry for entry in entry_points(group=group) if entry.name not in EXAMPLE_NAMES),
+        ],
     )
     threads = torch.get_num_threads()
     yield

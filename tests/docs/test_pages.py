@@ -64,6 +64,12 @@ def test_everything_that_the_map_names_is_there():
             pkgutil.resolve_name(f"{module.replace('/', '.')}:{name}")
 
 
+def test_every_path_that_the_architecture_names_is_there():
+    named = set(re.findall(r"`((?:mlpip_bench|methods|protocols)/[\w/]*(?:\.py)?)`", read("architecture.md")))
+    assert len(named) > 30
+    assert not [path for path in named if not (REPOSITORY / path).exists()]
+
+
 def test_the_numbering_is_that_of_the_papers_source():
     source = REPOSITORY.parent / "shared" / "paper.tex"
     if not source.is_file():

@@ -14,7 +14,6 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from mlpip_bench import registry
-from mlpip_bench.benches.spec import parse_bench
 from mlpip_bench.inference.method import TrainingPlan
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -92,9 +91,14 @@ def test_every_installed_plugin_has_a_page_a_row_and_a_command_that_fits(kind):
         assert title[1] != name, f"the docstring of {name}'s module must begin with 'Title: summary'"
         assert link.startswith(f"[`{name}`](")
         assert link.endswith(f"{name}.md)")
-        (bench,) = re.findall(r"^python -m mlpip_bench run .*--bench (\w+)", page, re.M)
-        plugin = installed.load(name)
-        assert parse_bench(bench).data.kind in plugin.handles or parse_bench(bench).dataset in plugin.datasets
+        for bench in re.findall(r"^python -m mlpip_bench run .*--bench (\w+)", page, re.M):
+            family = registry.family(registry.bench(bench).family)
+            plugin = installed.load(name)
+            if kind == "benches":
+                assert family is plugin
+            else:
+                assert family.kind in plugin.handles
+                assert issubclass(family, getattr(plugin, "families", ()) or family)
 
 
 @pytest.mark.parametrize("name", registry.protocol_names())
@@ -153,7 +157,10 @@ def test_links_beyond_docs_become_paths_and_broken_ones_are_warned_of(caplog):
     text = "[README.md](../README.md), [code](../methods/versa.py#x), [data](data.md#cache), ![a](../results/a.png)"
     linked = "`README.md`, code (`methods/versa.py`), [data](data.md#cache), ![a](../results/a.png)"
     assert shown(text, "page.md") == linked
-    assert shown("[rules](../CONTRIBUTING.md#house-rules)", "page.md") == "[rules](contributing.md#house-rules)"
+    assert (
+        shown("[rules](../CONTRIBUTING.md#rules-of-the-code)", "page.md")
+        == "[rules](contributing.md#rules-of-the-code)"
+    )
     assert shown("[data](docs/data.md), [it](LICENSE)", "contributing.md") == "[data](data.md), it (`LICENSE`)"
     assert shown("[data](../data.md), [up](https://a.b/c.md), [here](#x)", "methods/index.md") == (
         "[data](../data.md), [up](https://a.b/c.md), [here](#x)"

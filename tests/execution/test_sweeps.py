@@ -143,7 +143,7 @@ def test_a_dry_run_in_a_new_place_makes_no_folder(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_records_of_other_code_are_told(tmp_path, monkeypatch):
+def test_records_of_other_code_are_named(tmp_path, monkeypatch):
     assert run(tmp_path).exit_code == 0
     asked = config(tmp_path)
     (trial,) = planning.plan_trials(asked)
@@ -155,7 +155,7 @@ def test_records_of_other_code_are_told(tmp_path, monkeypatch):
     assert status.why(standing, asked) == "no record of accuracy, nll"
 
 
-def test_a_stopped_trial_is_told_with_its_iteration(tmp_path):
+def test_a_stopped_trial_is_listed_with_its_iteration(tmp_path):
     asked = config(tmp_path)
     (trial,) = planning.plan_trials(asked)
     assert run(tmp_path).exit_code == 0
@@ -206,9 +206,9 @@ def test_the_order_is_random_and_each_trial_comes_once(tmp_path, monkeypatch):
     scheduler.run(planning.plan_trials(asked), asked, Quiet())
     assert sorted(order) == sorted(product(("protonets", "maml", "versa"), range(8)))
     assert order != sorted(order)
-    # No method has its turns all together: in 24 shuffled trials of three methods neighbors are alike in a third.
-    alike = sum(a[0] == b[0] for a, b in pairwise(order))
-    assert 2 <= alike <= 14
+    # No method has its turns all together: in 24 shuffled trials of three methods neighbors are equal in a third.
+    equal = sum(a[0] == b[0] for a, b in pairwise(order))
+    assert 2 <= equal <= 14
 
 
 def test_a_failed_trial_keeps_its_traceback_and_is_never_done(tmp_path, monkeypatch):

@@ -116,7 +116,10 @@ OTHERS = {
     "argument of a table": (["table", "more"], ["(more)"]),
     "tables of two kinds": (["table", "--paired", "--timing"], ["tables of two kinds", "Leave one of them out"]),
     "against without a kind": (["table", "--against", "versa"], ["--against versa alone", "Add --paired or --timing"]),
-    "nothing to pair": (["table", "--results", "{records}", "--paired"], ["needs two methods measured alike"]),
+    "nothing to pair": (
+        ["table", "--results", "{records}", "--paired"],
+        ["needs two methods measured in the same way"],
+    ),
     "against an unknown method": (
         ["table", "--results", "{records}", "--paired", "--against", "versaa"],
         ["unknown method for --against 'versaa'", "exact_linear"],

@@ -142,19 +142,19 @@ def test_children_end_with_a_driver_that_is_killed_and_the_same_command_resumes(
 
 
 def test_two_runs_at_once_never_do_a_trial_twice(whole, numbers, tmp_path, one_thread, tell):
-    """Each is told to do everything again, so that only the other's work can keep it from a trial."""
+    """Each must do everything again, so that only the other's work can keep it from a trial."""
     again = command(tmp_path, "--overwrite", "always")
     pipes = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True}
     drivers = [subprocess.Popen(again, **pipes) for _ in range(2)]
-    told = [driver.communicate()[1] for driver in drivers]
-    assert [driver.returncode for driver in drivers] == [0, 0], told
+    output = [driver.communicate()[1] for driver in drivers]
+    assert [driver.returncode for driver in drivers] == [0, 0], output
     assert numbers(tmp_path) == whole
-    trained = [line for text in told for line in text.splitlines() if "training" in line and "2000/2000" in line]
-    assert len(trained) == 2, told
+    trained = [line for text in output for line in text.splitlines() if "training" in line and "2000/2000" in line]
+    assert len(trained) == 2, output
     tell("runs at once on one folder", 2)
 
 
-def test_a_run_takes_over_what_a_killed_one_leaves_and_leaves_what_another_does_if_told(tmp_path):
+def test_a_run_takes_over_what_a_killed_one_leaves_and_leaves_what_another_does_if_asked(tmp_path):
     asked = config(tmp_path, iterations=4)
     planned = planning.plan_trials(asked)
     lock = planned[0].path(tmp_path, "locks", ".lock")
@@ -230,9 +230,9 @@ def test_a_cluster_of_two_nodes_makes_the_same_records_and_starts_the_trial_of_a
     assert len(nodes) == 2  # the parent of a worker is its node's own process
     wait_for(lambda: list(folder.glob("checkpoints/toy5/versa/seed*.pt")))
     os.kill(found["versa"], signal.SIGKILL)
-    told, _ = driver.communicate(timeout=300)
-    assert driver.returncode == 0, told
-    assert "it goes on from its last checkpoint" in told
+    output, _ = driver.communicate(timeout=300)
+    assert driver.returncode == 0, output
+    assert "it goes on from its last checkpoint" in output
     assert numbers(folder) == whole
     tell("workers killed and started again", 1)
 

@@ -126,10 +126,10 @@ def test_an_interrupt_is_clean_and_the_same_command_goes_on(tmp_path, numbers):
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
+        _, output = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert told.strip().endswith("interrupted; the same command goes on from what is saved")
-    assert "Traceback" not in told
+    assert output.strip().endswith("interrupted; the same command goes on from what is saved")
+    assert "Traceback" not in output
     assert len(numbers(interrupted)) < 4
     for folder in (interrupted, whole):
         process = warm(folder)

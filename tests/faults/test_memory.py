@@ -102,14 +102,14 @@ def test_a_method_holds_no_more_after_many_tasks_and_steps(name, tmp_path, tell)
         measured.append(("steps", Held(STEPS), STEPS))
         path, metrics = tmp_path / "checkpoint.pt", VALIDATION[case.kind]
         train(method, PLAN, tasks, tasks, metrics=metrics, seed=0, checkpoint=path, step=measured[1][1])
-    told = []
+    lines = []
     for what, held, units in measured:
         grown, objects = held.growth
-        told.append(f"{grown / 2**20:+.2f} MB in the last {units // 2} of {units} {what}")
+        lines.append(f"{grown / 2**20:+.2f} MB in the last {units // 2} of {units} {what}")
         kept = 2 * tasks.batch(0, TASKS // 2).query.y.nbytes if what == "tasks" else 0  # predictions, for the scores
-        assert grown < LIMIT + kept, told[-1]
+        assert grown < LIMIT + kept, lines[-1]
         assert objects < units // 2, f"{objects} objects more in {units // 2} {what}"
-    tell(f"growth of memory, {name}", ", ".join(told))
+    tell(f"growth of memory, {name}", ", ".join(lines))
 
 
 def test_a_leak_is_seen():

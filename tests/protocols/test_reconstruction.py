@@ -229,8 +229,8 @@ def test_scores_with_and_without_the_given_views_and_the_images_of_the_figure():
     for t in range(7):
         errors = []
         for view in range(36):
-            apart = [min((view - g) % 36, (g - view) % 36) for g in turn[t].tolist()]
-            nearest = [i for i in range(2) if apart[i] == min(apart)]
+            distances = [min((view - g) % 36, (g - view) % 36) for g in turn[t].tolist()]
+            nearest = [i for i in range(2) if distances[i] == min(distances)]
             copy = tasks.support.y[t, nearest].mean(0)
             errors.append(float((copy - tasks.query.y[t, view]).square().mean()))
         unseen = [e for view, e in enumerate(errors) if view not in turn[t].tolist()]

@@ -96,7 +96,7 @@ def the(scores: list[Scores], metric: str, **condition: object) -> Scores:
 
 
 def test_stages_take_the_time_that_they_sleep(measured):
-    """A sleep is never shorter than asked for; the stages are told apart by their ratio."""
+    """A sleep is never shorter than asked for; the stages are distinguished by their ratio."""
     for scores in measured[0]:
         adapt = the(scores, "adapt_seconds", regime="latency").per_task
         predict = the(scores, "predict_seconds", regime="latency").per_task
@@ -245,7 +245,7 @@ def test_methods_that_are_compared_are_measured_in_one_session(tmp_path):
     assert "2 had nothing to do" in again.output
     assert "× " in again.output  # noqa: RUF001  # the tables are shown all the same
 
-    third = run(tmp_path, "versa,exact_linear,amortized_vi")  # which measures the others beside it once more
+    third = run(tmp_path, "versa,exact_linear,amortized_vi")  # which measures the others with it once more
     assert third.exit_code == 0, third.output
     records = {r.method: r for r in store.load_all(tmp_path)}
     assert len(records) == 3
@@ -260,16 +260,16 @@ def sessions(folder) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("quick")
-def test_what_was_timed_apart_is_timed_together_once_it_is_asked_for_together(tmp_path):
+def test_what_was_timed_separately_is_timed_together_once_it_is_asked_for_together(tmp_path):
     for method in ("versa", "exact_linear"):
         assert run(tmp_path, method).exit_code == 0
-    apart = sessions(tmp_path)
-    assert apart["versa"] != apart["exact_linear"]
+    separate = sessions(tmp_path)
+    assert separate["versa"] != separate["exact_linear"]
     assert run(tmp_path, "versa,exact_linear", "--overwrite", "never").exit_code == 0
-    assert sessions(tmp_path) == apart  # never is never
+    assert sessions(tmp_path) == separate  # never is never
     assert run(tmp_path, "versa,exact_linear").exit_code == 0
     together = sessions(tmp_path)
-    assert together["versa"] == together["exact_linear"] not in apart.values()
+    assert together["versa"] == together["exact_linear"] not in separate.values()
 
 
 @pytest.mark.usefixtures("quick")
@@ -456,11 +456,11 @@ def test_what_pytest_benchmark_wrote_is_a_table(tmp_path):
 
 
 def test_the_environment_says_what_a_timing_depends_on():
-    told = environment(CPU)
-    assert told["threads"] == torch.get_num_threads()
-    assert told["processor"]
-    assert told["gpu"] is None
-    assert {"driver", "cudnn", "tf32", "tf32_convolutions", "omp_num_threads"} <= set(told)
+    facts = environment(CPU)
+    assert facts["threads"] == torch.get_num_threads()
+    assert facts["processor"]
+    assert facts["gpu"] is None
+    assert {"driver", "cudnn", "tf32", "tf32_convolutions", "omp_num_threads"} <= set(facts)
 
 
 def test_the_readme_quotes_the_committed_benchmarks_and_timings():

@@ -40,9 +40,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         record(*of, bench, "procedural" if "mini" in bench else "real") for bench in benches for of in MEANS.items()
     ]
     path = tmp_path_factory.mktemp("report") / "report.html"
-    path.write_text(
-        to_html({"a-folder-with-a-name-that-is-long-and-has-no-space-in-it": records}, lambda *_: 19_200_000)
-    )
+    path.write_text(to_html({"a-folder-with-a-name-that-is-long-and-has-no-space-in-it": records}))
     return path
 
 
@@ -118,7 +116,7 @@ def test_a_column_sorts_by_number_both_ways_and_by_keyboard(opened):
     assert all("stand-in" in name for name in names(page)[4:])  # which have no number in this column
     assert head.get_attribute("aria-sort") == "ascending"
     assert names(page, 2) != published
-    assert set(names(page, 2)) == set(published)  # which stay apart
+    assert set(names(page, 2)) == set(published)  # which stay separate
     head.locator("button").focus()
     page.keyboard.press("Enter")
     assert names(page)[:4] == ascending[::-1]

@@ -6,7 +6,6 @@ import re
 import runpy
 import shlex
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +15,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import mlpip_bench
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from builders import REPOSITORY
 
 
 def read(name: str) -> str:

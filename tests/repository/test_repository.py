@@ -1,7 +1,6 @@
-"""The house is complete: all plugins are registered, described and cited, and the engine knows none of them."""
+"""The repository is complete: all plugins are registered, described and cited, and the engine knows none of them."""
 
 import ast
-import functools
 import importlib
 import os
 import pkgutil
@@ -21,30 +20,44 @@ from packaging.requirements import Requirement
 import mlpip_bench
 from builders import REPOSITORY, SMALL, make_batch
 from mlpip_bench import methods, protocols, registry
+from mlpip_bench.benches import families
 from mlpip_bench.evaluation.protocol import EvalProtocol, SideBySideProtocol
 from mlpip_bench.inference.method import Method, Problem
+from mlpip_bench.nn import backbones
 
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 ENTRY_POINTS: dict[str, dict[str, str]] = PYPROJECT["project"]["entry-points"]
-KINDS = {"methods": ("Method",), "protocols": ("EvalProtocol", "SideBySideProtocol")}
-PACKAGES = {"methods": methods, "protocols": protocols}
+PACKAGES = {"methods": methods, "protocols": protocols, "benches": families, "backbones": backbones}
+"""Where the plugins of each kind are, by the end of their entry points' group."""
+BASES = {
+    "methods": ("Method",),
+    "protocols": ("EvalProtocol", "SideBySideProtocol"),
+    "benches": ("TaskFamily", "ImageFamily", "ImageClassification", "FixedTasks", "LinearGaussianFamily"),
+    "backbones": ("Backbone",),
+}
 ENGINE = Path(mlpip_bench.__file__).parent
+
+
+def folder_of(kind: str) -> Path:
+    """Of the plugins of a kind, in the checkout."""
+    parts = PACKAGES[kind].__name__.split(".")
+    return REPOSITORY.joinpath(*(parts[1:] if kind in ("methods", "protocols") else parts))
 
 
 # -- registration ----------------------------------------------------------------------------------------------------
 
 
-def unregistered(folder: Path, package: str, registered: Mapping[str, str]) -> list[str]:
+def unregistered(folder: Path, kind: str, registered: Mapping[str, str]) -> list[str]:
     """What is missing for each plugin of a folder to be registered, as sentences that say what to do.
 
     Args:
         folder: the folder of the package's files.
-        package: ``methods`` or ``protocols``.
+        kind: of :data:`PACKAGES`.
         registered: the group's entry points, name to value.
     """
-    bases, values, problems = KINDS[package], set(registered.values()), []
+    bases, values, problems = BASES[kind], set(registered.values()), []
     for file in sorted(folder.rglob("*.py")):
-        module = ".".join((package, *file.relative_to(folder).with_suffix("").parts))
+        module = ".".join((PACKAGES[kind].__name__, *file.relative_to(folder).with_suffix("").parts))
         if file.name == "__init__.py":
             continue
         names = [
@@ -54,12 +67,12 @@ def unregistered(folder: Path, package: str, registered: Mapping[str, str]) -> l
         ]
         if not names:
             problems.append(
-                f"{package}/{file.name} must define a subclass of {' or '.join(bases)}; it has none. Code that plugins "
-                "share belongs in mlpip_bench/."
+                f"{module} must define a subclass of {' or '.join(bases)}; it has none. Code that plugins share belongs "
+                "elsewhere in mlpip_bench/."
             )
         problems += [
-            f'{package}/{file.name} is not registered. Add to pyproject.toml, under [project.entry-points."'
-            f'mlpip_bench.{package}"]:\n{file.stem if len(names) == 1 else name.lower()} = "{module}:{name}"'
+            f'{module} is not registered. Add to pyproject.toml, under [project.entry-points."'
+            f'mlpip_bench.{kind}"]:\n{file.stem if len(names) == 1 else name.lower()} = "{module}:{name}"'
             for name in names
             if f"{module}:{name}" not in values
         ]
@@ -72,30 +85,27 @@ def _base_name(expression: ast.expr) -> str | None:
     return inner.attr if isinstance(inner, ast.Attribute) else getattr(inner, "id", None)
 
 
-@pytest.mark.parametrize("package", KINDS)
-def test_every_plugin_file_is_registered(package):
-    problems = unregistered(REPOSITORY / package, package, ENTRY_POINTS[f"mlpip_bench.{package}"])
+@pytest.mark.parametrize("kind", PACKAGES)
+def test_every_plugin_file_is_registered(kind):
+    problems = unregistered(folder_of(kind), kind, ENTRY_POINTS[f"mlpip_bench.{kind}"])
     assert not problems, "\n".join(problems)
 
 
-@pytest.mark.parametrize("package", KINDS)
-def test_what_is_installed_is_what_the_checkout_has(package):
-    installed = {info.name for info in pkgutil.iter_modules(PACKAGES[package].__path__)}
-    files = {file.stem for file in (REPOSITORY / package).glob("*.py")} - {"__init__"}
+@pytest.mark.parametrize("kind", PACKAGES)
+def test_what_is_installed_is_what_the_checkout_has(kind):
+    installed = {info.name for info in pkgutil.iter_modules(PACKAGES[kind].__path__)}
+    files = {file.stem for file in folder_of(kind).glob("*.py")} - {"__init__"}
     group = {
-        e.name: e.value
-        for e in metadata.distribution("mlpip_bench").entry_points.select(group=f"mlpip_bench.{package}")
+        e.name: e.value for e in metadata.distribution("mlpip_bench").entry_points.select(group=f"mlpip_bench.{kind}")
     }
     assert installed == files, "modules differ between checkout and installation; install again: pip install -e ."
-    assert group == ENTRY_POINTS[f"mlpip_bench.{package}"], (
-        "pyproject.toml has changed; install again: pip install -e ."
-    )
+    assert group == ENTRY_POINTS[f"mlpip_bench.{kind}"], "pyproject.toml has changed; install again: pip install -e ."
 
 
 def test_an_unregistered_file_is_found_and_the_line_to_add_is_said(tmp_path):
     (tmp_path / "__init__.py").write_text('"""Plugins."""\n')
     (tmp_path / "known.py").write_text("class Known(Method[Delta]):\n    pass\n")
-    registered = {"known": "methods.known:Known"}
+    registered = {"known": "mlpip_bench.methods.known:Known"}
     assert unregistered(tmp_path, "methods", registered) == []
 
     (tmp_path / "cosine.py").write_text(
@@ -103,10 +113,10 @@ def test_an_unregistered_file_is_found_and_the_line_to_add_is_said(tmp_path):
     )
     (problem,) = unregistered(tmp_path, "methods", registered)
     assert '[project.entry-points."mlpip_bench.methods"]' in problem
-    assert problem.endswith('\ncosine = "methods.cosine:CosineMeans"')
+    assert problem.endswith('\ncosine = "mlpip_bench.methods.cosine:CosineMeans"')
 
-    assert unregistered(tmp_path, "methods", registered | {"cosine": "methods.cosine:CosineMeans"}) == []
-    (wrong,) = unregistered(tmp_path, "methods", registered | {"cosine": "methods.cosine:Cosine"})
+    assert unregistered(tmp_path, "methods", registered | {"cosine": "mlpip_bench.methods.cosine:CosineMeans"}) == []
+    (wrong,) = unregistered(tmp_path, "methods", registered | {"cosine": "mlpip_bench.methods.cosine:Cosine"})
     assert wrong == problem
 
     (tmp_path / "cosine.py").write_text("class Helper:\n    pass\n")
@@ -149,6 +159,29 @@ def test_every_protocol_is_described(name):
     assert sys.modules[plugin.__module__].__doc__
 
 
+@pytest.mark.parametrize("name", ENTRY_POINTS["mlpip_bench.benches"])
+def test_every_task_family_is_described(name):
+    plugin = registry.family(name)
+    assert plugin.title.strip()
+    assert plugin.needs.strip()
+    assert plugin.__doc__
+    assert sys.modules[plugin.__module__].__doc__
+    for example in plugin.examples:
+        assert registry.bench(example).family == name
+    for method in plugin.default_methods:
+        assert plugin.kind in registry.method(method).handles
+    registry.backbone(plugin.backbone)
+
+
+@pytest.mark.parametrize("name", ENTRY_POINTS["mlpip_bench.backbones"])
+def test_every_backbone_is_described_and_has_a_reference(name):
+    plugin = registry.backbone(name)
+    assert plugin.__doc__
+    assert sys.modules[plugin.__module__].__doc__
+    if not plugin.reference.startswith("none: "):
+        assert uncited(plugin.reference, plugin.reference) == []
+
+
 def test_a_docstring_without_the_paper_is_found():
     reference = "Finn et al. 2017, Model-Agnostic Meta-Learning (ICML)"
     assert uncited(reference, "Reference: Finn, Abbeel & Levine, ICML 2017.") == []
@@ -186,9 +219,44 @@ def plugin_names_in_code(source: str, names: set[str]) -> Iterator[str]:
         for text in texts:
             if text and word.search(text):
                 yield f"line {getattr(node, 'lineno', '?')}: {text!r}"
-        imported = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        imported += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        yield from (f"line {node.lineno}: import of {m}" for m in imported if m.partition(".")[0] in KINDS)
+        yield from plugin_imports(node)
+
+
+def plugin_imports(node: ast.AST) -> Iterator[str]:
+    """Imports of plugins, in one node of a module's code."""
+    imported = [f"{node.module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else []
+    imported += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    folders = tuple(f"{name}." for package in PACKAGES.values() for name in (package.__name__, package.__name__[12:]))
+    yield from (f"line {node.lineno}: import of {name}" for name in imported if f"{name}.".startswith(folders))
+
+
+def decisions_by_name(source: str, names: set[str]) -> Iterator[str]:
+    """Places of a module's code that compare something with a plugin's name, or look one up by it; and imports.
+
+    Names of data sets and backbones are words of the field, such as ``linear``, which code may use otherwise.
+    """
+    for node in ast.walk(ast.parse(source)):
+        yield from plugin_imports(node)
+        parts: list[ast.expr | None] = []
+        if isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators]
+        elif isinstance(node, ast.Dict):
+            parts = node.keys
+        elif isinstance(node, ast.Subscript):
+            parts = [node.slice]
+        elif isinstance(node, ast.MatchValue):
+            parts = [node.value]
+        for part in parts:
+            elements = part.elts if isinstance(part, ast.Tuple | ast.List | ast.Set) else [part]
+            for element in elements:
+                if isinstance(element, ast.Constant) and element.value in names:
+                    yield f"line {node.lineno if hasattr(node, 'lineno') else '?'}: {element.value!r}"
+
+
+def engine_files() -> list[Path]:
+    """Modules of the engine: those of the package that are no plugins."""
+    plugins = [Path(path) for package in PACKAGES.values() for path in package.__path__]
+    return [file for file in sorted(ENGINE.rglob("*.py")) if file.parent not in plugins]
 
 
 def test_the_engine_names_no_method_and_imports_no_plugin():
@@ -196,10 +264,42 @@ def test_the_engine_names_no_method_and_imports_no_plugin():
     names |= {value.rpartition(":")[2] for value in ENTRY_POINTS["mlpip_bench.methods"].values()}
     found = [
         f"{file.relative_to(ENGINE)} {place}"
-        for file in sorted(ENGINE.rglob("*.py"))
+        for file in engine_files()
         for place in plugin_names_in_code(file.read_text(encoding="utf-8"), names)
     ]
     assert not found, "the engine must treat all methods alike; it names some:\n" + "\n".join(found)
+
+
+def test_the_engine_decides_nothing_by_the_name_of_a_data_set_or_a_backbone():
+    names = {*ENTRY_POINTS["mlpip_bench.benches"], *ENTRY_POINTS["mlpip_bench.backbones"]}
+    found = [
+        f"{file.relative_to(ENGINE)} {place}"
+        for file in engine_files()
+        for place in decisions_by_name(file.read_text(encoding="utf-8"), names)
+    ]
+    assert not found, "the engine must treat all plugins alike; it names some:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'if family == "omni":\n    pass',
+        'if bench.family in ("toy", "omni"):\n    pass',
+        'match name:\n    case "omni":\n        pass',
+        'SHAPES = {"omni": (1, 28, 28)}',
+        'SHAPES["omni"]',
+        "from mlpip_bench.benches.families import omniglot",
+        "from mlpip_bench.benches.families.omniglot import Omniglot",
+        "import mlpip_bench.nn.backbones.conv4",
+    ],
+)
+def test_a_decision_by_a_data_sets_name_is_found(code):
+    assert list(decisions_by_name(code, {"omni"}))
+
+
+@pytest.mark.parametrize("code", ['backbone = "omni"', 'f("omni")', '"""As omni."""', "omni = 1"])
+def test_a_default_is_no_decision(code):
+    assert not list(decisions_by_name(code, {"omni"}))
 
 
 @pytest.mark.parametrize(
@@ -312,14 +412,8 @@ def repository_files() -> Iterator[Path]:
 # -- CONTRIBUTING ----------------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def contributing_block(language: str) -> str:
-    text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    (block,) = re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
-    return block
-
-
-WORKED = REPOSITORY / "docs" / "example_plugin" / "cosine_means.py"
+EXAMPLE = REPOSITORY / "docs" / "example_plugin"
+WORKED = EXAMPLE / "mlpip_bench_example" / "cosine_means.py"
 
 
 def worked_method() -> type[Method]:
@@ -348,25 +442,31 @@ def test_the_worked_method_predicts_and_learns():
     assert method.loss(batch).item() < 0.8 * before
 
 
-def test_the_worked_method_follows_the_rules_it_shows(tmp_path):
-    plugin, code = worked_method(), WORKED.read_text(encoding="utf-8")
-    assert len(code.splitlines()) < 60  # as CONTRIBUTING says
-    assert uncited(plugin.reference, ast.get_docstring(ast.parse(code))) == []
-    (tmp_path / "cosine.py").write_text(code)
-    entry_points = tomllib.loads((WORKED.parent / "pyproject.toml").read_text())["project"]["entry-points"]
-    assert entry_points == {"mlpip_bench.methods": {"cosine": f"{WORKED.stem}:{plugin.__name__}"}}
-    (name, value), *more = tomllib.loads(contributing_block("toml")).items()
-    assert not more
-    assert unregistered(tmp_path, "methods", {name: value}) == []
-    (problem,) = unregistered(tmp_path, "methods", {})
-    assert problem.endswith("\n" + contributing_block("toml").strip())
+def test_the_worked_method_follows_the_rules_it_shows():
+    docstring = ast.get_docstring(ast.parse(WORKED.read_text(encoding="utf-8")))
+    assert uncited(worked_method().reference, docstring) == []
+
+
+def test_the_worked_plugins_are_short_and_registered_in_their_package_and_in_the_recipes():
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    recipes: dict[str, dict[str, str]] = {}
+    for block in re.findall(r"^```toml\n(.*?)^```$", text, re.M | re.S):
+        recipes |= tomllib.loads(block)["project"]["entry-points"]
+    theirs = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert recipes.keys() == theirs.keys() == ENTRY_POINTS.keys()
+    for group, plugins in theirs.items():
+        ((name, value),) = plugins.items()
+        module, _, plugin = value.partition(":")
+        code = (EXAMPLE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+        assert len(code.splitlines()) < 90  # as CONTRIBUTING says
+        assert f"class {plugin}(" in code
+        assert recipes[group] == {name: f"{PACKAGES[group.partition('.')[2]].__name__}.{name}:{plugin}"}
 
 
 def test_the_files_that_contributing_names_exist():
     text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"(?<![\w./])(?:tests|methods|protocols|mlpip_bench|docs|\.ci)/[\w./-]*", text)) - {
-        "methods/cosine.py"
-    }
+    made = set(re.findall(r"^cp \S+ (\S+)$", text, re.M))
+    named = set(re.findall(r"(?<![\w./])(?:tests|methods|protocols|mlpip_bench|docs|\.ci)/[\w./-]*", text)) - made
     missing = [name for name in sorted(named) if not (REPOSITORY / name).exists()]
     assert named
     assert not missing
@@ -374,6 +474,9 @@ def test_the_files_that_contributing_names_exist():
 
 def test_every_installed_module_can_be_imported():
     for package in (mlpip_bench, methods, protocols):
-        for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        folder = str(
+            Path(package.__file__).parent
+        )  # not its __path__, which in a checkout has the whole checkout in it
+        for info in pkgutil.walk_packages([folder], package.__name__ + "."):
             if not info.name.endswith("__main__"):
                 importlib.import_module(info.name)

@@ -67,7 +67,7 @@ def test_every_class_and_every_image_is_equally_likely():
     assert stats.chisquare(indices.query.flatten().bincount(minlength=60)).pvalue > 1e-3
 
 
-def test_the_instance_number_is_drawn_apart_for_each_class():
+def test_the_instance_number_is_drawn_separately_for_each_class():
     _, instances = decoded(TaskStream(coded_pool([20] * 9), TaskShape(5, 1, 1), "t").batch(0, 50).support.x)
     assert (instances != instances[:, :1]).any(1).float().mean() > 0.9
 

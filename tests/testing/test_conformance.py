@@ -1,11 +1,8 @@
 """All registered methods conform; and the suite's own rules: nothing is skipped unseen, nothing raises."""
 
 import dataclasses
-import os
 import random
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +17,6 @@ from mlpip_bench.testing.checking import CheckResult
 from mlpip_bench.testing.conformance import CHECKS, assert_conforms, check_method
 from mlpip_bench.utils.errors import UserError
 
-EXAMPLE = REPOSITORY / "docs" / "example_plugin"
 # What may not apply: of a point mass, of a method without parameters, of one that bounds nothing.
 MAY_NOT_APPLY = {"predictive_integrates", "every_parameter", "gradient", "evidence_bound"}
 
@@ -327,7 +323,7 @@ def test_check_refuses_bad_input(arguments, says):
     assert says in result.output
 
 
-# -- documentation and the example of a third party ------------------------------------------------------------------
+# -- documentation  ------------------------------------------------------------------
 
 
 def test_the_documentation_lists_the_checks_of_the_code():
@@ -338,27 +334,3 @@ def test_the_documentation_lists_the_checks_of_the_code():
     for sentence in listed.values():
         assert re.fullmatch(r"[A-Z].*[^.]\.", sentence), f"one line that ends with a full stop: {sentence}"
         assert ". " not in sentence, f"one sentence: {sentence}"
-
-
-def test_the_example_plugin_is_installed_checked_and_passes_its_own_test(tmp_path):
-    def run(*command: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", *map(str, command)],
-            cwd=tmp_path,
-            # pip takes no build constraints, which tox sets, where it does not isolate the build.
-            env={k: v for k, v in os.environ.items() if k != "PIP_BUILD_CONSTRAINT"}
-            | {"PYTHONPATH": str(installed), "COLUMNS": "200"},
-            capture_output=True,
-            text=True,
-        )
-
-    installed = tmp_path / "installed"
-    pip = run("pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", installed, EXAMPLE)
-    assert pip.returncode == 0, pip.stderr
-    check = run("mlpip_bench", "check", "cosine")
-    assert check.returncode == 0, check.stdout + check.stderr
-    assert "1 of 1 methods pass" in check.stderr
-    (test,) = EXAMPLE.glob("test_*.py")
-    tests = run("pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, "--import-mode=importlib", test)
-    assert tests.returncode == 0, tests.stdout + tests.stderr
-    assert "1 passed" in tests.stdout

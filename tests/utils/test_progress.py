@@ -10,19 +10,19 @@ from mlpip_bench.utils.progress import ConsoleReporter, Receiver, Relay
 
 
 class Recorder:
-    """Notes what it is told."""
+    """Notes what it receives."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[object, ...]] = []
+        self.received_calls: list[tuple[object, ...]] = []
 
     def say(self, message: str) -> None:
-        self.told.append(("say", message))
+        self.received_calls.append(("say", message))
 
     @contextlib.contextmanager
     def stage(self, title: str, total: int, start: int = 0):
-        self.told.append(("begin", title, total, start))
-        yield lambda completed, note="": self.told.append(("step", title, completed, note))
-        self.told.append(("end", title))
+        self.received_calls.append(("begin", title, total, start))
+        yield lambda completed, note="": self.received_calls.append(("step", title, completed, note))
+        self.received_calls.append(("end", title))
 
 
 def work(reporter) -> None:
@@ -39,7 +39,7 @@ def test_a_relayed_stage_is_the_stage_itself(monkeypatch):
     receiver = Receiver(received)
     monkeypatch.setattr("mlpip_bench.utils.progress._RELAY_SECONDS", 0)
     work(Relay(receiver.receive))
-    assert received.told == direct.told
+    assert received.received_calls == direct.received_calls
 
 
 def test_steps_are_relayed_now_and_then_and_the_last_one_always():
@@ -58,7 +58,7 @@ def test_stages_of_a_process_that_is_no_more_are_ended():
     stage = Relay(receiver.receive).stage("left open", 5)
     stage.__enter__()
     receiver.close()
-    assert recorder.told == [("begin", "left open", 5, 0), ("end", "left open")]
+    assert recorder.received_calls == [("begin", "left open", 5, 0), ("end", "left open")]
 
 
 def test_what_is_no_event_is_a_fault():

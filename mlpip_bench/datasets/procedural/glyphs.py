@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from mlpip_bench.datasets.base import ClassImages, ImageDataset
 
 VERSION = 1
-"""Raise it with any change to what is drawn: caches and records tell data sets apart by it."""
+"""Raise it with any change to what is drawn: caches and records distinguish data sets by it."""
 
 _SEED = 20190506
 _SIDE = 28
@@ -66,9 +66,9 @@ def _with_rotations(drawings: NDArray[np.uint8], names: list[str]) -> ClassImage
 
 
 def _alphabet_strokes(rng: np.random.Generator, num_alphabets: int) -> _Array:
-    """The strokes each alphabet is made of, as control points ``[alphabet, stroke, point, 2]`` centerd on 0.
+    """The strokes each alphabet is made of, as control points ``[alphabet, stroke, point, 2]`` centered on 0.
 
-    A stroke is a walk of equal steps. Its turns make it a line (none), an arc or loop (all alike), an S (they change
+    A stroke is a walk of equal steps. Its turns make it a line (none), an arc or loop (all equal), an S (they change
     sign half-way), or a hook or corner (one large turn). How round an alphabet is, is part of its style.
     """
     shape = (num_alphabets, _STROKES_PER_ALPHABET)
@@ -111,11 +111,11 @@ def _characters(rng: np.random.Generator, num_alphabets: int) -> tuple[_Array, N
     strokes = _turn_and_scale(strokes, rng.normal(0, 0.05, chosen.shape), rng.uniform(0.75, 1.25, chosen.shape))
     rows = np.arange(num)
     for stroke in range(1, _MAX_STROKES):
-        # Most strokes start or cross on a point of an earlier one; the others stand apart.
+        # Most strokes start or cross on a point of an earlier one; the others are separate.
         hold = strokes[rows, stroke, rng.choice([0, 2, _CONTROL_POINTS - 1], num)]
         target = strokes[rows, rng.integers(0, stroke, num), rng.integers(0, _CONTROL_POINTS, num)]
-        apart = rng.uniform(-0.35, 0.35, (num, 2)) * (rng.random((num, 1)) < 0.25)
-        strokes[:, stroke] += (target - hold + apart)[:, None]
+        offset = rng.uniform(-0.35, 0.35, (num, 2)) * (rng.random((num, 1)) < 0.25)
+        strokes[:, stroke] += (target - hold + offset)[:, None]
 
     there = np.where(present[..., None, None], strokes, np.nan)
     low, high = np.nanmin(there, axis=(1, 2)), np.nanmax(there, axis=(1, 2))

@@ -2,7 +2,7 @@
 
 A class is a kind of object: an outline (one of a dozen superformula families, with a lopsidedness of its own), a
 surface pattern (type, frequency, orientation, share of its two colors), two hues, and a relief (how flat, how glossy).
-Classes share families, pattern types and a palette of eight hues, so that no one of these tells them apart.
+Classes share families, pattern types and a palette of eight hues, so that no one of these distinguishes them.
 
 Within a class, pictures differ in pose (place, size, turn, shear, perspective, a bend of the body), the pattern's
 phase, hue, saturation and brightness, the light's direction and color, the background's colors and texture, objects
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from mlpip_bench.datasets.base import ClassImages, ImageDataset
 
 VERSION = 1
-"""Raise it with any change to what is drawn: caches and records tell data sets apart by it."""
+"""Raise it with any change to what is drawn: caches and records distinguish data sets by it."""
 
 _SEED = 20170828
 _SIDE = 84

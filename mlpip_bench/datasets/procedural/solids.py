@@ -29,7 +29,7 @@ from mlpip_bench.datasets.base import ImageDataset
 from mlpip_bench.datasets.views import SIDE, VIEWS, view_dataset
 
 VERSION = 1
-"""Raise it with any change to what is drawn: caches and records tell data sets apart by it."""
+"""Raise it with any change to what is drawn: caches and records distinguish data sets by it."""
 
 ELEVATION_DEGREES = 30.0
 AMBIENT = 0.4
@@ -124,7 +124,7 @@ def build_solids(report: Callable[[int, int], None] | None = None) -> ImageDatas
     """Draws the data set: 200 objects in each of 12 categories, 36 views each, 32 x 32, gray on white.
 
     Args:
-        report: is told after each object how many are done, and how many there are.
+        report: called after each object with the numbers of objects done and in total.
 
     Returns:
         The data set ``solids``; each call gives the same one.

@@ -9,6 +9,7 @@ import signal
 import threading
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from typing import Any
 
 import torch
 
@@ -31,7 +32,7 @@ class LocalProcesses(Executor):
     def __init__(self, perform: Perform, reporter: Reporter, processes: int, threads: int) -> None:
         self.slots = processes
         self._perform, self._reporter, self._threads = perform, reporter, threads
-        self._running: dict[Connection, tuple[Job, SpawnProcess, Receiver, int]] = {}
+        self._running: dict[Any, tuple[Job, SpawnProcess, Receiver, int]] = {}
         # Spawned, not forked: a fork would have locked locks and no threads of CUDA and of torch.
         self._context = multiprocessing.get_context("spawn")
 
@@ -48,8 +49,8 @@ class LocalProcesses(Executor):
     def wait(self) -> tuple[Job, Outcome]:
         """Show what the processes report until one of them ends."""
         while True:
+            connection: Any  # on Windows a PipeConnection
             for connection in wait(list(self._running)):
-                assert isinstance(connection, Connection)
                 job, process, receiver, _ = self._running[connection]
                 try:
                     event = connection.recv()

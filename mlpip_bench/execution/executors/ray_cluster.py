@@ -22,7 +22,7 @@ class RayCluster(Executor):
 
     Args:
         perform: does a job.
-        reporter: is told where jobs will have to wait.
+        reporter: shows where jobs will have to wait.
         address: ``local`` for a cluster of this machine's own, ``auto`` for the one that this machine belongs to, or
             the address of one.
         threads: CPUs of each job.
@@ -50,14 +50,14 @@ class RayCluster(Executor):
         nodes = [node["Resources"] for node in self._ray.nodes()]
         most_cpus, most_gpus = (max(node.get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
         if threads > most_cpus or gpus > most_gpus:
-            told = (
+            message = (
                 f"a trial takes {threads} CPUs and {gpus} GPUs of one node; those of {address} have at most "
                 f"{most_cpus:.0f} and {most_gpus:.0f}"
             )
             if address == "local":
                 self.close()
-                raise UserError(f"{told}. Ask for fewer with --cpus, or use --device cpu.")
-            reporter.say(f"{told}: trials wait until the cluster has grown")
+                raise UserError(f"{message}. Ask for fewer with --cpus, or use --device cpu.")
+            reporter.say(f"{message}: trials wait until the cluster has grown")
         # Retries are the run's, which starts a killed job again whatever did it.
         self._task = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(_ray_task)
         self._arguments = (perform, threads)

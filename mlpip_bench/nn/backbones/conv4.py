@@ -77,7 +77,7 @@ class ConvBlock(nn.Module):
         return self.conv.weight.dim() == 5
 
     def _images(self, x: Tensor) -> Tensor:
-        """Images of all tasks; where each task has its filters, its channels are a group beside those of the others."""
+        """Images of all tasks; where each task has its filters, its channels are a group of their own."""
         return channels_innermost(x.transpose(0, 1).flatten(1, 2) if self.has_filters_of_tasks else x.flatten(0, 1))
 
     def _tasks(self, images: Tensor, tasks: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Figures that set methods beside each other: scores by bench, learning curves, and cost against accuracy.
+"""Figures that compare methods: scores by bench, learning curves, and cost against accuracy.
 
 Each takes the records of one bench, or of all benches of a data set, as the table ``FIGURES`` of ``writing`` says.
 """
@@ -53,7 +53,7 @@ _MOST_STEP = 0.13
 _ASIDE = 0.35  # of the distance of two configurations, so that a published score covers none that was measured
 _LOGIT_FROM, _LOG_FROM = 0.9, 5  # the highest share, and the ratio of the highest to the lowest score
 _MOST_DECADES = 3  # with ticks at 1, 2 and 5
-_MOST_MARKS = 15  # on a learning curve, so that lines with many validations can be told apart by their markers
+_MOST_MARKS = 15  # on a learning curve, so that lines with many validations can be distinguished by their markers
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":")
 
 _TEST_ONLY = ("protocol", "protocol code", "queries", "test_tasks", "compile")
@@ -90,7 +90,7 @@ class _Point(NamedTuple):
 def scores(records: Sequence[Record]) -> Figure | None:
     """Mean and 95 % Student-t interval of each metric by bench, a panel a metric and a marker a configuration.
 
-    Beside them, in gray, what the paper reports of the same methods; never beside stand-in data.
+    Next to them, in gray, what the paper reports of the same methods; never next to stand-in data.
 
     Args:
         records: of the benches of one data set.
@@ -140,7 +140,7 @@ def scores(records: Sequence[Record]) -> Figure | None:
     figure.legend(
         [Line2D([], [], linestyle="", markersize=5, **looks[name]) for name in labels], labels.values(),
         loc="outside lower center", ncols=_LEGEND_COLUMNS, frameon=False,
-        title=f"bar: 95 % Student-t interval over test tasks{_alike(every)}",
+        title=f"bar: 95 % Student-t interval over test tasks{_shared_conditions(every)}",
     )  # fmt: skip
     figure.suptitle("Scores")
     return figure
@@ -150,10 +150,10 @@ _PUBLISHED = "published (conditions differ)"
 _PUBLISHED_LOOKS: dict[str, Any] = {"color": GRAY, "marker": "H", "markerfacecolor": "white"}
 
 
-def _alike(every: Mapping[str, Sequence[Run]]) -> str:
-    """Norm and queries, where all were measured with the same; else the labels tell them."""
-    told = {(record.config["norm"], score.queries) for runs in every.values() for record, score in runs}
-    return "; norm {}, queries {}".format(*told.pop()) if len(told) == 1 else ""
+def _shared_conditions(every: Mapping[str, Sequence[Run]]) -> str:
+    """Norm and queries, where all were measured with the same; else they are in the labels."""
+    conditions = {(record.config["norm"], score.queries) for runs in every.values() for record, score in runs}
+    return "; norm {}, queries {}".format(*conditions.pop()) if len(conditions) == 1 else ""
 
 
 def _budget(every: Mapping[str, Sequence[Run]], bench: str) -> str:
@@ -162,7 +162,7 @@ def _budget(every: Mapping[str, Sequence[Run]], bench: str) -> str:
 
 
 def _position(index: int, count: int) -> float:
-    """Of a configuration beside its bench."""
+    """Of a configuration, relative to its bench."""
     return _step(count) * (index - (count - 1) / 2)
 
 
@@ -183,7 +183,7 @@ def _points(runs: Sequence[Run], index: int, count: int, benches: Sequence[str])
 def _published(
     quoted: Sequence[Published], found: Mapping[str, Sequence[Run]], names: Sequence[str], benches: Sequence[str]
 ) -> list[_Point]:
-    """A little beside the middle of the method's own configurations, on the benches that it was run on."""
+    """A little to the side of the middle of the method's own configurations, on the benches that it was run on."""
     places: dict[tuple[str, str], set[float]] = defaultdict(set)
     for label, runs in found.items():
         for record, _ in runs:
@@ -246,11 +246,11 @@ def learning(records: Sequence[Record]) -> Figure | None:
         The figure; ``None`` where no record has a history of validations.
     """
     lines = labeled(
-        [(record, record.scores[0]) for record in records if record.training.get("history")], besides=_TEST_ONLY
+        [(record, record.scores[0]) for record in records if record.training.get("history")], ignored=_TEST_ONLY
     )
     if not lines:
         return None
-    # The records of all protocols of a cell have the same training.
+    # The records of all protocols of a trial have the same training.
     trained = {label: list({run[0].seed: run[0] for run in runs}.values()) for label, runs in lines.items()}
     units = {score.metric: score.unit for record in records for score in record.scores}
     validations = [entry for own in trained.values() for record in own for entry in record.training["history"]]
@@ -304,7 +304,7 @@ def cost(records: Sequence[Record]) -> Figure | None:
         records: of one bench and one data set.
 
     Returns:
-        The figure; ``None`` where no record of accuracy has one of timing beside it.
+        The figure; ``None`` where no record of accuracy has one of timing to go with it.
     """
     timed = {
         _model(run): run
@@ -346,8 +346,8 @@ def cost(records: Sequence[Record]) -> Figure | None:
 def _model(run: Run) -> str:
     """What the accuracy and the time of one trained model, tested in one way, have in common."""
     of_scores = ("protocol", "protocol code", "test_tasks")
-    told = {name: value for name, value in facts(*run).items() if name not in of_scores}
-    return f"{run[0].seed} {sorted(told.items())}"
+    shared = {name: value for name, value in facts(*run).items() if name not in of_scores}
+    return f"{run[0].seed} {sorted(shared.items())}"
 
 
 def _cost_point(axes: Axes, runs: Sequence[Run], timed: Sequence[Scores], index: int) -> None:

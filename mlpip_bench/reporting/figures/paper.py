@@ -69,7 +69,7 @@ def posterior(records: Sequence[Record]) -> Figure | None:
         The figure; ``None`` where no record has posteriors of a scalar psi.
     """
     shown = first_seeds(
-        configurations(records, "kl", model="last", detail="q_mean", besides=("settings.eval_samples",))
+        configurations(records, "kl", model="last", detail="q_mean", ignored=("settings.eval_samples",))
     )
     if not shown:
         return None
@@ -142,7 +142,7 @@ def samples(records: Sequence[Record]) -> Figure | None:
     panels = {
         label: runs
         for label, runs in configurations(
-            sampled, "variance_ratio", model="last", besides=("settings.samples", "settings.eval_samples")
+            sampled, "variance_ratio", model="last", ignored=("settings.samples", "settings.eval_samples")
         ).items()
         if len({_samples(record) for record, _ in runs}) >= _LEAST_SWEEP
     }

@@ -151,7 +151,7 @@ def reconstruction(records: Sequence[Record]) -> Figure | None:
     shown = first_seeds(configurations(records, "mse", detail="images"))
     if not shown:
         return None
-    asked: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)  # apart where the objects or given views differ
+    asked: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)  # separate where the objects or given views differ
     for label, (_, score) in shown.items():
         given, truth, images = (str(score.detail[name]) for name in ("given", "truth", "images"))
         asked[given, truth] |= {wrapped(label): images}
@@ -202,6 +202,6 @@ def _downwards(images: _Pixels, rows: int) -> _Pixels:
 
 def _mosaic(cells: _Pixels) -> _Pixels:
     """``[row, column, side, side]`` as one image, with white gaps."""
-    apart = np.pad(cells, ((0, 0), (0, 0), (0, _GAP), (0, _GAP)), constant_values=255)
-    rows, columns, height, width = apart.shape
-    return apart.swapaxes(1, 2).reshape(rows * height, columns * width)
+    padded = np.pad(cells, ((0, 0), (0, 0), (0, _GAP), (0, _GAP)), constant_values=255)
+    rows, columns, height, width = padded.shape
+    return padded.swapaxes(1, 2).reshape(rows * height, columns * width)

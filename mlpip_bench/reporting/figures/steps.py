@@ -22,8 +22,8 @@ from mlpip_bench.reporting.figures.style import (
     wrapped,
 )
 
-_DODGE = 4.0  # points between the lines of a steps figure, so that equal scores can be told apart,
-_MOST_DODGE = 20.0  # and between the first and the last, so that they keep beside their number of steps
+_DODGE = 4.0  # points between the lines of a steps figure, so that equal scores can be distinguished,
+_MOST_DODGE = 20.0  # and between the first and the last, so that they stay near their number of steps
 
 
 # ---------------------------------------------------------------------------------------------------------- steps

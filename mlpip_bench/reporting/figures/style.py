@@ -17,7 +17,7 @@ from mlpip_bench.records.statistics import mean_ci95, mean_over_seeds
 
 STYLE = ("default", seaborn.axes_style("ticks"), {"font.size": 8, "axes.titlesize": 8, "pdf.fonttype": 42})
 COLORS = seaborn.color_palette("colorblind")
-MARKERS = "osD^vP*X<>hpd8"  # beside the colors, which repeat after ten and are not all told apart in gray
+MARKERS = "osD^vP*X<>hpd8"  # with the colors, which repeat after ten and are not all distinct in gray
 GRAY = "0.45"
 PERCENT = (1, 2, 5, 10, 20, 50, 80, 90, 95, 98, 99, 99.5, 99.9)
 """Ticks of accuracy on a logit scale."""
@@ -36,9 +36,9 @@ def configurations(
     *,
     model: Model = "best",
     detail: str = "",
-    besides: Collection[str] = (),
+    ignored: Collection[str] = (),
 ) -> dict[str, list[Run]]:
-    """Scores of a metric by what was run: the method, with all that tells its configurations on a bench apart.
+    """Scores of a metric by what was run: the method, with all that distinguishes its configurations on a bench.
 
     Args:
         records: of one source of data.
@@ -46,7 +46,7 @@ def configurations(
         conditions: names of the test conditions that the scores must have, and no others.
         model: the one that is best on validation, or the last one.
         detail: a detail that the scores must have.
-        besides: facts that tell no configurations apart, since the figure shows them itself.
+        ignored: facts that distinguish no configurations, since the figure shows them itself.
     """
     return labeled(
         [
@@ -57,16 +57,16 @@ def configurations(
             and set(score.condition) == set(conditions)
             and (not detail or detail in score.detail)
         ],
-        besides,
+        ignored,
     )
 
 
-def labeled(runs: Iterable[Run], besides: Collection[str] = ()) -> dict[str, list[Run]]:
+def labeled(runs: Iterable[Run], ignored: Collection[str] = ()) -> dict[str, list[Run]]:
     """Runs by what was run, as :func:`configurations` names it.
 
     Args:
         runs: of one source of data.
-        besides: facts that tell no configurations apart.
+        ignored: facts that distinguish no configurations.
     """
     found: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: (run[0].method, run[0].bench, run[0].seed, run[0].key)):
@@ -74,11 +74,11 @@ def labeled(runs: Iterable[Run], besides: Collection[str] = ()) -> dict[str, lis
     named: dict[str, list[Run]] = defaultdict(list)
     for (method, _), own in found.items():
         known = [facts(*run) for run in own]
-        names = sorted({name for each in known for name in each} - {"inductive", *besides})  # norm tells it
+        names = sorted({name for each in known for name in each} - {"inductive", *ignored})  # norm tells it
         differing = [name for name in names if len({str(each.get(name)) for each in known}) > 1]
         for each, run in zip(known, own, strict=True):
-            told = (f"{name.rpartition('.')[2].replace('_', ' ')} {each.get(name, 'unset')}" for name in differing)
-            named[", ".join([method, *told])].append(run)
+            parts = (f"{name.rpartition('.')[2].replace('_', ' ')} {each.get(name, 'unset')}" for name in differing)
+            named[", ".join([method, *parts])].append(run)
     return {label: named[label] for label in by_number(named)}
 
 

@@ -80,7 +80,7 @@ _SEVERAL_SOURCES = ("views",)  # their files name the data set whatever other re
 def draw_figures(records: Sequence[Record]) -> Iterator[tuple[str, Figure]]:
     """Name and figure of all that the records can show.
 
-    Data sets are apart, and named where a bench has records of several or may have.
+    Data sets have figures of their own, and are named where a bench has records of several or may have.
     """
     names: dict[tuple[str, bool], set[str]] = defaultdict(set)
     for record in records:
@@ -103,7 +103,7 @@ def draw_figures(records: Sequence[Record]) -> Iterator[tuple[str, Figure]]:
 def write_figures(records: Sequence[Record], results: Path) -> list[Path]:
     """Write ``<figure>-<bench>.png`` and ``.pdf`` below ``results/figures``, for all that the records can show.
 
-    Figures on stand-in data are apart, with ``-stand-in`` in their names. The same records give the same bytes.
+    Figures on stand-in data are separate, with ``-stand-in`` in their names. The same records give the same bytes.
 
     Returns:
         The files written.

@@ -1,4 +1,4 @@
-"""Published figures: ours beside the paper's, and what was not measured alike."""
+"""Published figures: ours next to the paper's, and what was measured differently."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def published_tables(records: Sequence[Record], quoted: Sequence[Published]) -> 
         if rows:
             unit = "%, the difference in percentage points" if metric == "accuracy" else "nats per query"
             yield WideTable(
-                metric=f"against_published_{metric}",
+                name=f"against_published_{metric}",
                 title=f"{metric} ({unit})",
                 benches=("ours", "published", "difference", "overlap", "what differs"),
                 rows=tuple(rows),
@@ -81,7 +81,7 @@ def _row(quoted: Published, label: str, runs: Sequence[Run]) -> Row:
 
 
 def _differs(quoted: Published, record: Record) -> Iterator[str]:
-    """What is known of the published conditions and not so for ours, which are told below the name of the row."""
+    """What is known of the published conditions and not so for ours; it stands below the name of the row."""
     if not quoted.note:
         yield "published: normalization and queries not stated"
     elif not (quoted.note.startswith("inductive") and record.inductive):

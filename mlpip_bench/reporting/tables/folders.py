@@ -50,7 +50,7 @@ How: TypeAlias = Literal["paired", "unpaired", "data differ", "only in A", "only
 _SET_OFF: tuple[How, ...] = ("paired", "unpaired")
 
 _LEVEL = 0.05
-_ROUNDING = 1e-6  # relative, of one task's scores; two machines round float32 differently, and alike on all tasks
+_ROUNDING = 1e-6  # relative, of one task's scores; machines round float32 differently, by the same amount on all tasks
 _SHOWN = ("protocol", "norm", "inductive", "queries", "device", "preset", "iterations", "test_tasks", "source")
 """Facts with columns of their own, so that settings leave them out."""
 
@@ -100,14 +100,14 @@ class Change:
 
     @property
     def differs(self) -> list[str]:
-        """What was not measured alike, in words."""
+        """What was measured differently, in words."""
         if not (self.a and self.b):
             return []
         facts, others = self.a[0].facts, self.b[0].facts
-        told = {name: {"A": facts.get(name, ""), "B": others.get(name, "")} for name in facts.keys() | others.keys()}
-        told["seeds"] = {"A": seeds_of(self.a), "B": seeds_of(self.b)}
-        unlike = sorted(name for name, both in told.items() if both["A"] != both["B"] and name != "record")
-        return [fact_in_words(name, told[name]) for name in unlike]
+        values = {name: {"A": facts.get(name, ""), "B": others.get(name, "")} for name in facts.keys() | others.keys()}
+        values["seeds"] = {"A": seeds_of(self.a), "B": seeds_of(self.b)}
+        unlike = sorted(name for name, both in values.items() if both["A"] != both["B"] and name != "record")
+        return [fact_in_words(name, values[name]) for name in unlike]
 
 
 def load_both(a: Path, b: Path) -> tuple[list[Record], list[Record]]:
@@ -129,8 +129,8 @@ def load_both(a: Path, b: Path) -> tuple[list[Record], list[Record]]:
 def changes(a: Iterable[Record], b: Iterable[Record]) -> list[Change]:
     """All that the folders measured per task of the models that are best on validation, by metric and bench.
 
-    Within a folder the configurations of a method are told apart by what varies there; of the two folders those are
-    set beside each other that agree in that.
+    Within a folder the configurations of a method are distinguished by what varies there; of the two folders those are
+    compared that agree in that.
 
     Raises:
         UserError: no configuration is in both folders.
@@ -222,11 +222,11 @@ def _table(found: Sequence[Change], notes: Sequence[str]) -> WideTable:
         note = "; ".join(change.differs)
         label = change.first.record.method + change.mark
         bold = frozenset({"B minus A"} if change.p_holm < _LEVEL else ())
-        told = marks.mark(label, note and f"not measured alike: {note}")
-        rows.append(Row(told, _attributes(change), _cells(change), bold))
+        marked = marks.mark(label, note and f"measured differently: {note}")
+        rows.append(Row(marked, _attributes(change), _cells(change), bold))
     qualities = qualities_of_differences(score.unit, score.better)
     return WideTable(
-        metric=f"compared_{score.metric}",
+        name=f"compared_{score.metric}",
         title=f"{score.metric}, B minus A ({qualities})",
         benches=("A", "B", "B minus A", "p, Holm", "verdict"),
         rows=tuple(rows),
@@ -308,8 +308,8 @@ def _alone(found: Sequence[Change], how: str) -> str:
     metrics: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for change in found:
         if change.how == how:
-            told = in_words(change.first, [name for name in change.telling if name != "inductive"])  # norm tells it
-            name = change.first.record.method + (f" ({told})" if told else "")
+            settings = in_words(change.first, [name for name in change.telling if name != "inductive"])  # norm tells it
+            name = change.first.record.method + (f" ({settings})" if settings else "")
             metrics[change.first.column, name][change.first.score.metric] = None
     groups = grouped(metrics, lambda key: (key[0], ", ".join(metrics[key])))
     return "; ".join(
@@ -320,7 +320,7 @@ def _alone(found: Sequence[Change], how: str) -> str:
 def _unlike(both: Sequence[Change]) -> dict[str, tuple[str, str]]:
     """How what is in both folders was made: by name, the values in A and in B, where these are not the same."""
     sides = [
-        grouped(_told(itertools.chain(*entries)), lambda pair: pair[0])
+        grouped(_facts_and_environments(itertools.chain(*entries)), lambda pair: pair[0])
         for entries in ([change.a for change in both], [change.b for change in both])
     ]
     texts = {
@@ -336,7 +336,7 @@ def _unlike_table(unlike: Mapping[str, tuple[str, str]]) -> WideTable:
         for name, texts in unlike.items()
     }
     return WideTable(
-        metric="compared_folders",
+        name="compared_folders",
         title="how what is in both folders was made, where it differs",
         benches=("A", "B"),
         rows=tuple(Row(name, {}, own) for name, own in cells.items()),
@@ -346,7 +346,7 @@ def _unlike_table(unlike: Mapping[str, tuple[str, str]]) -> WideTable:
     )
 
 
-def _told(entries: Iterable[Entry]) -> Iterator[tuple[str, str]]:
+def _facts_and_environments(entries: Iterable[Entry]) -> Iterator[tuple[str, str]]:
     """Facts of configurations and environments, by name."""
     for entry in entries:
         yield "seed", str(entry.record.seed)

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from mlpip_bench.records.record import Record
 from mlpip_bench.records.statistics import paired_difference
 from mlpip_bench.reporting.entries import (
-    ALIKE,
+    COMPARABLE,
     NORM_FACTS,
     Entry,
     common_facts,
+    comparable_groups,
     entries_of,
     grouped,
-    measured_alike,
     natural,
     seeds_of,
     shared_scores,
@@ -49,7 +49,7 @@ def norm_tables(records: Iterable[Record], numbers: dict[str, int] | None = None
     entries = [e for e in entries_of(records) if e.score.model == "best" and e.score.condition in ({}, _ALONE)]
     return [
         _norm_table(group, Notes(numbers))
-        for group in measured_alike(entries, ALIKE)
+        for group in comparable_groups(entries, COMPARABLE)
         if len({e.facts["norm"] for e in group}) > 1 and _asked_both_ways(group)
     ]
 
@@ -85,7 +85,7 @@ def _norm_table(entries: Sequence[Entry], marks: Notes) -> WideTable:
         *configuration_notes(entries, common_facts(entries), set()),
     ]
     return WideTable(
-        metric=f"norm_modes_{score.metric}_{bench}",
+        name=f"norm_modes_{score.metric}_{bench}",
         title=f"{score.metric} on {bench} by norm mode ({qualities(score.unit, score.better, 'best')}; {measured})",
         benches=tuple(f"{name} {column}" for name in methods for column in ("together", "alone", "difference")),
         rows=tuple(rows),
@@ -108,6 +108,6 @@ def _norm_row(by_method: Mapping[str, Sequence[Entry]], marks: Notes) -> Row:
             cells[f"{method} difference"] = interval_cell(*paired_difference(together, alone), entries[0].score.unit)
     own = [e for entries in by_method.values() for e in entries]
     iterations = {method: entries[0].facts["iterations"] for method, entries in by_method.items()}
-    unlike = [fact_in_words(*told) for told in (("iterations", iterations), ("seeds", seeds)) if varies(told[1])]
+    unlike = [fact_in_words(*fact) for fact in (("iterations", iterations), ("seeds", seeds)) if varies(fact[1])]
     attributes = {"inductive": own[0].facts["inductive"], "seeds": seeds_of(own)}
     return Row(marks.mark(own[0].facts["norm"], "; ".join(unlike)), attributes, cells)

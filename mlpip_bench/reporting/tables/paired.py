@@ -1,4 +1,4 @@
-"""Paired differences: each two methods, or settings of one, that were measured alike, task by task."""
+"""Paired differences: each two methods, or settings of one, that were measured in the same way, task by task."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pandas as pd
 from mlpip_bench.records.record import Better, Record
 from mlpip_bench.records.statistics import paired_difference, unpaired_ci95, verdict
 from mlpip_bench.reporting.entries import (
-    ALIKE,
+    COMPARABLE,
     NORM_FACTS,
     Entry,
     Natural,
+    comparable_groups,
     conflicts,
     entries_of,
     grouped,
-    measured_alike,
     natural,
     row_groups,
     seeds_of,
@@ -77,17 +77,17 @@ class Comparison:
 
 
 def method_differences(records: Sequence[Record], against: str | None = None) -> list[Comparison]:
-    """Differences of each two methods that were measured alike, of the models that are best on validation.
+    """Differences of each two methods that were measured in the same way, of the models that are best on validation.
 
-    Configurations of a method that differ are compared apart, and with each other where nothing but settings of the
-    method or the norm differs. Seeds are averaged task by task first, those that both have.
+    Configurations of a method that differ are compared separately, and with each other where nothing but settings of
+    the method or the norm differs. Seeds are averaged task by task first, those that both have.
 
     Args:
         records: what was run.
         against: only differences to this method.
 
     Returns:
-        By metric, bench and condition of measurement; empty if no two were measured alike.
+        By metric, bench and condition of measurement; empty if no two were measured in the same way.
 
     Raises:
         UserError: no record is of the method ``against``.
@@ -98,7 +98,7 @@ def method_differences(records: Sequence[Record], against: str | None = None) ->
     entries = _pairable(records)
     data_keys = sorted(n for n in conflicts(entries, lambda e: (e.facts["source"], e.bench)) if n.startswith("data."))
     found = []
-    for group in measured_alike(entries, (*ALIKE, "protocol")):
+    for group in comparable_groups(entries, (*COMPARABLE, "protocol")):
         telling, runs = telling_facts(group), []
         for part, keys in row_groups(group, set()):
             # The norm has columns of its own.
@@ -107,16 +107,16 @@ def method_differences(records: Sequence[Record], against: str | None = None) ->
         runs.sort(key=lambda run: run[0][0].record.method == against)  # so that it is the second of a pair
         for (first, names), (second, other_names) in sorted(itertools.combinations(runs, 2), key=_pair_order):
             a, b = first[0], second[0]
-            apart: list[str] = []
+            choices: list[str] = []
             if a.record.method == b.record.method:
-                apart = _choices_apart(a, b)
-                told = [in_words(a, [name for name in names if name not in apart])]
+                choices = _differing_choices(a, b)
+                varied = [in_words(a, [name for name in names if name not in choices])]
             else:
-                told = [f"{e.record.method} {in_words(e, own)}" for e, own in ((a, names), (b, other_names)) if own]
-            alike = bool(apart) or (a.record.method != b.record.method and a.facts["norm"] == b.facts["norm"])
-            if alike and against in (None, b.record.method):
-                settings = filter(None, (*told, in_words(a, data_keys)))
-                found.append(_comparison(first, second, apart, "; ".join(settings)))
+                varied = [f"{e.record.method} {in_words(e, own)}" for e, own in ((a, names), (b, other_names)) if own]
+            pairs = bool(choices) or (a.record.method != b.record.method and a.facts["norm"] == b.facts["norm"])
+            if pairs and against in (None, b.record.method):
+                settings = filter(None, (*varied, in_words(a, data_keys)))
+                found.append(_comparison(first, second, choices, "; ".join(settings)))
     return found
 
 
@@ -127,8 +127,8 @@ def _pair_order(pair: tuple[tuple[list[Entry], list[str]], ...]) -> tuple[bool, 
     return within, natural("" if within else first.facts["norm"])
 
 
-def _choices_apart(a: Entry, b: Entry) -> list[str]:
-    """What tells two configurations of a method apart; nothing if that is more than its settings, norm and code."""
+def _differing_choices(a: Entry, b: Entry) -> list[str]:
+    """Which settings, norm and code two configurations of a method differ in; nothing if they differ in more."""
     names = {n for n in a.facts.keys() | b.facts.keys() if a.facts.get(n) != b.facts.get(n)} - {"record"}
     if any(name not in (*NORM_FACTS, "method code") and not name.startswith("settings.") for name in names):
         return []
@@ -137,12 +137,12 @@ def _choices_apart(a: Entry, b: Entry) -> list[str]:
 
 def nothing_to_pair(records: Sequence[Record]) -> UserError:
     """The error where :func:`method_differences` finds nothing: what there is, and why that is not enough."""
-    names = ("norm", *ALIKE, "protocol", "data.fingerprint")
+    names = ("norm", *COMPARABLE, "protocol", "data.fingerprint")
     have = dict.fromkeys(f"{e.bench} {e.record.method} ({in_words(e, names)})" for e in _pairable(records))
     return UserError(
-        "a paired difference needs two methods measured alike on one bench: same norm, queries, preset, source, test "
-        "tasks, protocol and data; or one method twice, with nothing but its settings, the norm or its code changed. "
-        f"There are: {'; '.join(have) or 'none'}. Run another method in the same way."
+        "a paired difference needs two methods measured in the same way on one bench: same norm, queries, preset, "
+        "source, test tasks, protocol and data; or one method twice, with nothing but its settings, the norm or its "
+        f"code changed. There are: {'; '.join(have) or 'none'}. Run another method in the same way."
     )
 
 
@@ -150,15 +150,15 @@ def _pairable(records: Iterable[Record]) -> list[Entry]:
     return [e for e in entries_of(records) if e.score.model == "best" and not e.score.condition]
 
 
-def _comparison(first: Sequence[Entry], second: Sequence[Entry], apart: Sequence[str], settings: str) -> Comparison:
+def _comparison(first: Sequence[Entry], second: Sequence[Entry], choices: Sequence[str], settings: str) -> Comparison:
     score = first[0].score
-    method, against = (named(entries[0], apart) for entries in (first, second))
+    method, against = (named(entries[0], choices) for entries in (first, second))
     facts, others = first[0].facts, second[0].facts
     seeds, a, b = shared_scores(first, second)
     differs = [
         fact_in_words(name, {method: facts[name], against: others[name]})
         for name in sorted(facts.keys() & others.keys() - {"method", "method code", "record"})
-        if facts[name] != others[name] and not apart
+        if facts[name] != others[name] and not choices
     ]
     each = {method: seeds_of(first), against: seeds_of(second)}
     differs += [fact_in_words("seeds", each)] if varies(each) else []
@@ -199,7 +199,7 @@ def _paired_table(metric: str, comparisons: Sequence[Comparison], marks: Notes) 
             "unpaired ±": Cell(c.unpaired_ci95, None, number_text(c.unpaired_ci95, unit)),
             "verdict": Cell(math.nan, None, c.verdict),
         }
-        rows.append(Row(marks.mark(label, c.differs and f"not measured alike: {c.differs}"), c.attributes, cells))
+        rows.append(Row(marks.mark(label, c.differs and f"measured differently: {c.differs}"), c.attributes, cells))
     notes = [
         "difference: mean over the test tasks of the first's score less the second's on the same task; ± is the "
         "95 % Student-t half-width over these differences (ddof 1), not over seeds.",
@@ -207,7 +207,7 @@ def _paired_table(metric: str, comparisons: Sequence[Comparison], marks: Notes) 
         "their half-widths. Where it is the larger, pairing gains the rest.",
         "verdict, on the first: better or worse if zero is outside the difference's interval, else unclear.",
         f"Comparisons of one metric: {len(rows)}. Intervals and verdicts are not corrected for their number: between "
-        "two that are alike, one interval in twenty leaves out zero.",
+        "two that are equal, one interval in twenty leaves out zero.",
     ]
     if any("," in c.attributes["seeds"] for c in comparisons):
         notes.append("Several seeds: scores are averaged task by task over the seeds that both have.")
@@ -216,7 +216,7 @@ def _paired_table(metric: str, comparisons: Sequence[Comparison], marks: Notes) 
     if any(stand_in_mark(c.attributes["source"]) for c in comparisons):
         notes.append(STAND_IN_NOTE)
     return WideTable(
-        metric=f"paired_{metric}",
+        name=f"paired_{metric}",
         title=f"{metric}, paired differences ({qualities_of_differences(unit, better)})",
         benches=("difference", "unpaired ±", "verdict"),
         rows=tuple(rows),

@@ -46,7 +46,7 @@ from mlpip_bench.utils.errors import UserError
 
 
 def metric_name(score: Scores, *, of: str = "") -> str:
-    """The metric's name, with what sets apart the last model of training."""
+    """The metric's name, with a suffix for the last model of training."""
     return f"{score.metric}{of}" if score.model == "best" else f"{score.metric}{of}_last"
 
 
@@ -74,15 +74,16 @@ def wide_tables(
     return [_wide_table(name, entries, quoted, Notes(numbers)) for (name, _), entries in sorted(by_table.items())]
 
 
-def _wide_table(metric: str, entries: Sequence[Entry], quoted: Sequence[Published], notes: Notes) -> WideTable:
+def _wide_table(name: str, entries: Sequence[Entry], quoted: Sequence[Published], notes: Notes) -> WideTable:
+    first = entries[0].score
     kinds = {(e.score.unit, e.score.better) for e in entries}
     if len(kinds) > 1:
         raise UserError(
-            f"a metric has one unit and one direction; the records give {metric} {sorted(kinds)}. Rename one."
+            f"a metric has one unit and one direction; the records give {name} {sorted(kinds)}. Rename one."
         )
     ((unit, better),) = kinds
     where = ""
-    if entries[0].score.condition:  # all are of one bench, which is said once, so that columns are narrow
+    if first.condition:  # all are of one bench, which is said once, so that columns are narrow
         where = f" on {entries[0].bench}"
         entries = [replace(e, column=e.column.removeprefix(f"{e.bench}, ")) for e in entries]
     benches = tuple(dict.fromkeys(e.column for e in sorted(entries, key=column_order)))
@@ -92,7 +93,7 @@ def _wide_table(metric: str, entries: Sequence[Entry], quoted: Sequence[Publishe
         varying = conflicts(entries, lambda e: (e.facts["source"], e.column, e.facts["data.name"]))
         data_keys = {"data.name"} | {key for key in varying if key.startswith("data.")}
     groups = list(row_groups(entries, data_keys))
-    telling: dict[str, set[str]] = defaultdict(set)  # what sets rows of one method apart
+    telling: dict[str, set[str]] = defaultdict(set)  # what distinguishes rows of one method
     for group, keys in groups:
         telling[group[0].record.method] |= set(keys)
     common = common_facts(entries)
@@ -100,16 +101,19 @@ def _wide_table(metric: str, entries: Sequence[Entry], quoted: Sequence[Publishe
 
     rows = [_own_row(group, telling[group[0].record.method], common_keys, unit, notes) for group, _ in groups]
     rows = _bold(rows, better, lambda row: row.attributes["source"])
-    theirs = _published_rows(metric, benches, quoted, notes)
+    theirs = _published_rows(name, benches, quoted, notes)
     theirs = _bold(theirs, better, lambda _: "published")
 
     return WideTable(
-        metric=metric,
-        title=f"{metric}{where} ({qualities(unit, better, entries[0].score.model)})",
+        name=name,
+        title=f"{name}{where} ({qualities(unit, better, first.model)})",
         benches=benches,
         rows=tuple(rows),
         published=tuple(theirs),
         notes=(*_general_notes(entries, rows, theirs), *configuration_notes(entries, common, data_keys), *notes),
+        heading=f"{name}{where}",
+        model=first.model,
+        conditions=tuple(sorted(first.condition)),
     )
 
 
@@ -127,22 +131,26 @@ def _own_row(entries: Sequence[Entry], telling: set[str], common: set[str], unit
         "seeds": seeds_of(entries),
     }
     in_columns = {"iterations": per_bench["iterations"], "test_tasks": per_bench["test_tasks"], "seeds": seeds}
-    told = [fact_in_words(name, values) for name, values in in_columns.items() if varies(values)]
-    untold = set(per_bench) - OWN_COLUMN - ONLY_IF_TELLING - common - set(settings)
-    told += [fact_in_words(name, per_bench[name]) for name in sorted(untold) if not name.startswith("data.")]
+    note = [fact_in_words(name, values) for name, values in in_columns.items() if varies(values)]
+    unsaid = set(per_bench) - OWN_COLUMN - ONLY_IF_TELLING - common - set(settings)
+    note += [fact_in_words(name, per_bench[name]) for name in sorted(unsaid) if not name.startswith("data.")]
     label = facts["method"] + stand_in_mark(facts["source"])
     cells = {column: mean_cell(group, unit) for column, group in grouped(entries, lambda e: e.column).items()}
     if varies(per_bench["iterations"]):
         budgets = {e.column: f"{e.facts['iterations']} it" for e in entries}
         cells = {column: replace(cell, budget=budgets[column]) for column, cell in cells.items()}
-    return Row(notes.mark(label, "; ".join(told)), attributes, cells)
+    return Row(notes.mark(label, "; ".join(note)), attributes, cells)
 
 
 def _published_rows(metric: str, benches: Sequence[str], quoted: Iterable[Published], notes: Notes) -> list[Row]:
     shown = [q for q in quoted if q.metric == metric and q.bench in benches]
     attributes = dict.fromkeys(ATTRIBUTES, "") | {"source": "published"}
     return [
-        Row(notes.mark(group[0].label, group[0].note), attributes, {q.bench: published_cell(q) for q in group})
+        Row(
+            notes.mark(group[0].label, group[0].note),
+            attributes | {"note": group[0].note},
+            {q.bench: published_cell(q) for q in group},
+        )
         for group in grouped(shown, lambda q: q.method).values()
     ]
 

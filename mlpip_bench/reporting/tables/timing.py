@@ -1,6 +1,6 @@
 """Records of timing -> tables: medians and quartiles over repeats, and ratios within one run.
 
-Seconds of a machine say little of another, and of a noisy one little of itself an hour later. So each row is also told
+Seconds of a machine say little of another, and of a noisy one little of itself an hour later. So each row is also given
 as a ratio to one method, repeat by repeat, where both were timed by turns in one session; never across sessions.
 """
 
@@ -72,8 +72,8 @@ class _Entry:
     @property
     def device(self) -> str:
         """The very device, with what its speed depends on; never only its kind."""
-        told = self.record.environment
-        name = told.get("gpu") or f"{told.get('processor')}, threads {told.get('threads')}"
+        environment = self.record.environment
+        name = environment.get("gpu") or f"{environment.get('processor')}, threads {environment.get('threads')}"
         return f"{self.record.device}: {name}"
 
     def detail(self, name: str) -> float:
@@ -84,7 +84,7 @@ class _Entry:
 
     @property
     def settings(self) -> str:
-        """What its speed depends on besides the device; what is varied, its label says."""
+        """What its speed depends on in addition to the device; what is varied, its label says."""
         own = self.record.config.get("settings", {})
         shown = {name: own[name] for name in ("test_steps", "eval_samples") if name in own and not self.varied}
         numerics = ("precision",) if self.regime == "training" else ("precision", "compile")
@@ -197,7 +197,7 @@ def _table(regime: str, entries: Sequence[_Entry], own: Sequence[_Entry], refere
     software = "; ".join(sorted({_software(entry) for entry in entries}))
     notes.append(f"Data: {data}. Software: {software}. What was timed in other sessions has tables of its own.")
     return WideTable(
-        metric=f"timing_{regime}_{bench}",
+        name=f"timing_{regime}_{bench}",
         title=f"timing on {bench}, {regime}{varied} ({what}; until {session[:19]} UTC)",
         benches=(*columns, *(["at once"] if regime == "throughput" else []), ratio),
         rows=tuple(rows),
@@ -213,10 +213,12 @@ def _span(numbers: Sequence[int]) -> str:
 def _reference(entry: _Entry, own: Sequence[_Entry], method: str) -> _Entry | None:
     """The reference's row among those of the session."""
 
-    def alike(e: _Entry) -> tuple[object, ...]:
+    def conditions(e: _Entry) -> tuple[object, ...]:
         return e.regime, e.record.config["norm"], e.record.seed
 
-    return next((other for other in own if other.record.method == method and alike(other) == alike(entry)), None)
+    return next(
+        (other for other in own if other.record.method == method and conditions(other) == conditions(entry)), None
+    )
 
 
 def _label(entry: _Entry) -> str:
@@ -236,9 +238,9 @@ def _attributes(entry: _Entry) -> dict[str, str]:
 
 
 def _software(entry: _Entry) -> str:
-    told = entry.record.environment
+    environment = entry.record.environment
     names = ("torch", "cuda", "cudnn", "driver", "tf32")
-    return ", ".join(f"{name} {told[name]}" for name in names if told.get(name) is not None)
+    return ", ".join(f"{name} {environment[name]}" for name in names if environment.get(name) is not None)
 
 
 def _quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -309,7 +311,7 @@ def _cell_of(value: float, text: str) -> Cell:
     return Cell(value, None, text)
 
 
-def bar_told(ratio: float, bar: float, bar_is: str = "at least", **_: object) -> str:
+def bar_in_words(ratio: float, bar: float, bar_is: str = "at least", **_: object) -> str:
     """A benchmark's bar in words, with whether its ratio misses it."""
     missed = ratio > bar if bar_is == "at most" else ratio < bar
     return f"{bar_is} {bar:g}{', missed' if missed else ''}"
@@ -331,7 +333,7 @@ def benchmark_table(path: Path) -> WideTable:
             cells = {"ms": _cell_of(quartiles[1], "{1:.0f} [{0:.0f}, {2:.0f}]".format(*quartiles))}
             if "ratio" in extra:
                 cells["ratio"] = _cell_of(extra["ratio"], f"{extra['ratio']:.3g}")
-                cells["bar"] = _cell_of(extra["bar"], bar_told(**extra))
+                cells["bar"] = _cell_of(extra["bar"], bar_in_words(**extra))
             rows.append(Row(extra.get("of", benchmark["name"]), {}, cells))
     except OSError as error:
         raise UserError(f"--benchmark-json names a file; {path} cannot be read: {error.strerror}.") from error
@@ -341,7 +343,7 @@ def benchmark_table(path: Path) -> WideTable:
             "`tox -e benchmarks`, which says where it is."
         ) from error
     return WideTable(
-        metric="benchmarks",
+        name="benchmarks",
         title=f"benchmarks of {content.get('datetime', 'an unknown day')[:16]} on {machine}",
         benches=("ms", "ratio", "bar"),
         rows=tuple(rows),

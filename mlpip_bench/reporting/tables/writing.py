@@ -39,7 +39,7 @@ def write_tables(records: Sequence[Record], results: Path) -> list[Path]:
         )
     published = published_data.load()
     contents = {"long.csv": long_csv(records, published)}
-    files = grouped(wide_tables(records, published), lambda table: table.metric)
+    files = grouped(wide_tables(records, published), lambda table: table.name)
     files |= {"paired": paired_tables(method_differences(records)), "norm_modes": norm_tables(records)}
     if timed(records):
         files["timing"] = timing_tables(records)

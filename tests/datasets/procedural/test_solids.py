@@ -78,7 +78,7 @@ def test_silhouette_of_a_cube_has_the_area_and_width_of_its_projection(azimuth: 
     assert covered.max(axis=1).sum() / 32 == pytest.approx(np.ptp(to_camera(corners, azimuth)[:, 1]), abs=1.5 / RAYS)
 
 
-def test_a_cube_looks_alike_from_its_four_sides() -> None:
+def test_a_cube_looks_the_same_from_its_four_sides() -> None:
     views = render([block((0, 0, -0.25), (0, 0, 0.25), (0.5, 0.5), 0.6)], [0, 90, 180, 270, 45])
     for side in views[1:4]:
         np.testing.assert_allclose(side, views[0].astype(float), atol=1)
@@ -105,7 +105,7 @@ def test_silhouettes_are_the_hulls_of_projected_surfaces(primitive: Primitive) -
         expected = to_pixels(1.0 - inside.reshape(RAYS, RAYS))
         off = np.abs(view - expected)
         assert np.mean(off > 1) < 0.01
-        assert off.max() <= 255 / 9 + 1  # a ray beside the polygon that stands for a curve
+        assert off.max() <= 255 / 9 + 1  # a ray next to the polygon that stands for a curve
 
 
 def test_a_sphere_is_shaded_as_its_closed_form_says() -> None:
@@ -229,9 +229,9 @@ def test_what_is_drawn_changes_only_with_the_version() -> None:
 
 def test_a_build_is_a_data_set_of_views_and_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solids, "_OBJECTS_PER_CATEGORY", 1)
-    told: list[tuple[int, int]] = []
-    dataset = solids.build_solids(lambda done, total: told.append((done, total)))
-    assert told == [(done, 12) for done in range(1, 13)]
+    reported: list[tuple[int, int]] = []
+    dataset = solids.build_solids(lambda done, total: reported.append((done, total)))
+    assert reported == [(done, 12) for done in range(1, 13)]
     assert (dataset.name, dataset.source, dataset.options) == ("solids", "procedural", {"version": solids.VERSION})
     names = [name for split in SPLITS for name in dataset.splits[split].class_names]
     assert sorted(names) == sorted(f"{category}/0001" for category in CATEGORIES)

@@ -155,7 +155,7 @@ def test_raw_pixels_are_neither_hopeless_nor_enough(
     assert low < nearest_mean_accuracy(pixels, shots) < high
 
 
-def test_mean_color_does_not_tell_patches_apart(datasets: dict[str, ImageDataset]) -> None:
+def test_mean_color_does_not_distinguish_patches(datasets: dict[str, ImageDataset]) -> None:
     images = by_class(datasets["patches"].splits["test"])
     whole = (images.mean(axis=(3, 4)) / 255).astype(np.float32)
     middle = (images[..., 28:56, 28:56].mean(axis=(3, 4)) / 255).astype(np.float32)

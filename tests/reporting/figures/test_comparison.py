@@ -1,4 +1,4 @@
-"""What the figures that compare methods show, against the records they are made from and numbers computed apart."""
+"""What the figures that compare methods show, against the records they are made from and independent numbers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,10 +65,10 @@ def test_scores_are_means_with_student_t_intervals_a_panel_a_metric_and_a_group_
     np.testing.assert_allclose(alpha[1, 0] - alpha[0, 0], 1)
     assert -0.5 < alpha[0, 0] < beta[0, 0] < 0.5
     assert legend(figure) == ["alpha", "beta"]
-    told = "bar: 95 % Student-t interval over test tasks"
-    assert figure.legends[0].get_title().get_text() == f"{told}; norm metabn, queries 15"
+    title = "bar: 95 % Student-t interval over test tasks"
+    assert figure.legends[0].get_title().get_text() == f"{title}; norm metabn, queries 15"
     other = drawn(comparison.scores([*records, record(bench="tiny5w1s", method="gamma", norm="running")]))
-    assert other.legends[0].get_title().get_text() == told
+    assert other.legends[0].get_title().get_text() == title
 
 
 def test_seeds_are_averaged_task_by_task_before_the_interval() -> None:
@@ -99,7 +99,7 @@ def test_near_all_and_near_nothing_the_scales_spread_what_would_fall_together() 
     assert 0 < nll.get_ylim()[0] <= 0.01
 
 
-def test_the_papers_numbers_stand_gray_and_hollow_beside_the_same_method_and_bench() -> None:
+def test_the_papers_numbers_stand_gray_and_hollow_next_to_the_same_method_and_bench() -> None:
     records = [record(method="versa"), record(method="versa", norm="transductive"), record(method="alpha")]
     figure = drawn(comparison.scores(records))
     (axes,) = figure.axes
@@ -114,7 +114,7 @@ def test_the_papers_numbers_stand_gray_and_hollow_beside_the_same_method_and_ben
 
 
 @pytest.mark.parametrize("changes", [{"source": "procedural"}, {"bench": "omni7w1s"}, {"method": "alpha"}])
-def test_nothing_published_is_shown_beside_what_it_is_not_of(changes: dict[str, str]) -> None:
+def test_nothing_published_is_shown_next_to_what_it_is_not_of(changes: dict[str, str]) -> None:
     figure = drawn(comparison.scores([record(**{"method": "versa", **changes})]))
     assert not [text for text in legend(figure) if "published" in text]
 
@@ -228,7 +228,7 @@ def test_sessions_have_panels_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("other", [{"iterations": 2}, {"settings": {"steps": 5}}, {"seed": 1}, {"method": "beta"}])
-def test_a_time_of_another_model_is_not_shown_beside_an_accuracy(other: dict[str, Any]) -> None:
+def test_a_time_of_another_model_is_not_shown_with_an_accuracy(other: dict[str, Any]) -> None:
     assert comparison.cost([record(), timed(10, **other)]) is None
 
 

@@ -1,4 +1,4 @@
-"""What figures show, against the records they are made from and numbers computed apart."""
+"""What figures show, against the records they are made from and numbers computed independently."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,7 +81,7 @@ def test_seeds_are_averaged_by_their_queries_and_bins_that_one_seed_lacks_are_ke
     assert diagram.get_title() == f"alpha, mean of 2 seeds\nECE 20.00 ± {100 * half_width((0.2, 0.2, 0.2)):.2f} %"
 
 
-def test_configurations_of_a_method_are_apart_and_say_what_differs() -> None:
+def test_configurations_of_a_method_are_separate_and_say_what_differs() -> None:
     records = [record(norm="transductive"), record(), record(method="beta", settings={"rate": 1})]
     titles = [axes.get_title().split("\n")[0] for axes in drawn(calibration.reliability(records)).axes]
     assert [t for t in titles if t] == ["alpha, norm metabn", "alpha, norm transductive", "beta"]
@@ -126,7 +126,7 @@ def test_a_line_shows_means_and_intervals_by_number_of_steps() -> None:
 
 
 @pytest.mark.parametrize("methods", [4, 14])
-def test_equal_scores_of_several_methods_are_drawn_beside_each_other(methods: int) -> None:
+def test_equal_scores_of_several_methods_are_drawn_next_to_each_other(methods: int) -> None:
     figure = drawn(steps.steps([stepped(method=f"method{i:02}") for i in range(methods)]))
     figure.draw_without_rendering()  # which lays out the axes
     for axes in figure.axes:
@@ -180,7 +180,7 @@ def test_a_figure_on_stand_in_data_says_so(name: str, source: str) -> None:
     assert title.endswith("on omni5w1s, stand-in data" if stand_in else "on omni5w1s")
 
 
-def test_data_sets_are_apart_and_named_where_there_are_several() -> None:
+def test_data_sets_are_separate_and_named_where_there_are_several() -> None:
     records = [record(), record(data="others", method="beta"), record(source="procedural"), record(bench="mini5w5s")]
     found = dict(writing.draw_figures(records))
     assert {stem: figure.get_suptitle() for stem, figure in found.items() if "scores" not in stem} == {

@@ -1,4 +1,4 @@
-"""What the paper's figures show, against the records they are made from and numbers computed apart."""
+"""What the paper's figures show, against the records they are made from and numbers computed independently."""
 
 import base64
 import io
@@ -359,7 +359,7 @@ def cell(mosaic: np.ndarray, row: int, column: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shot", [1, 5, 7])
-def test_views_stand_under_their_angles_and_beside_the_given_ones(shot: int) -> None:
+def test_views_stand_under_their_angles_and_next_to_the_given_ones(shot: int) -> None:
     alpha, beta = views(1), views(2)
     figure = drawn(pictures.reconstruction([reconstructed(beta, shot, method="beta"), reconstructed(alpha, shot)]))
     assert len(figure.axes) == 6

@@ -116,7 +116,7 @@ def test_unlike_data_are_not_compared(changed: dict[str, str]) -> None:
     assert "data differ: not compared" in " ".join(folder_tables([change], *BOTH)[0].notes)
 
 
-def test_one_configuration_in_each_is_matched_and_what_differs_is_told() -> None:
+def test_one_configuration_in_each_is_matched_and_what_differs_is_said() -> None:
     change = only([record(*LOW)], [record(*HIGH, norm="tasknorm", iterations=200)])
     assert change.differs == ["iterations 100 (A), 200 (B)", "norm metabn (A), tasknorm (B)"]
 
@@ -128,7 +128,7 @@ def test_configurations_that_vary_in_a_folder_are_matched_by_what_varies() -> No
     assert found[1].mean == pytest.approx(np.mean(LOW) - np.mean(HIGH))
 
 
-def test_conditions_and_benches_are_apart_and_last_models_left_out() -> None:
+def test_conditions_and_benches_are_separate_and_last_models_left_out() -> None:
     before = [record(*LOW, condition={"steps": 1}), record(*HIGH, model="last")]
     after = [record(*HIGH, condition={"steps": 1}), record(*LOW, condition={"steps": 2}), record(bench="omni20w1s")]
     found = changes(before, after)
@@ -137,7 +137,7 @@ def test_conditions_and_benches_are_apart_and_last_models_left_out() -> None:
     }  # fmt: skip
 
 
-def test_a_budget_that_goes_with_the_data_set_matches_nothing_apart() -> None:
+def test_a_budget_that_goes_with_the_data_set_matches_nothing_separately() -> None:
     before = [record(*LOW), record(*LOW, source="procedural")]
     after = [record(*HIGH, iterations=200), record(*LOW, source="procedural", iterations=300)]
     found = changes(before, after)

@@ -1,4 +1,4 @@
-"""Tables against numbers computed apart from the engine (scipy, statistics, or by hand)."""
+"""Tables against numbers computed without the engine (scipy, statistics, or by hand)."""
 
 import io
 import re
@@ -34,7 +34,7 @@ def record(*per_task: float, bench: str = "omni5w1s", scores: tuple[Scores, ...]
 
 
 def wide(*records: Record, metric: str = "accuracy") -> WideTable:
-    return {t.metric: t for t in wide_tables(records, published.load())}[metric]
+    return {t.name: t for t in wide_tables(records, published.load())}[metric]
 
 
 def ours(*records: Record) -> list[tuple[str, dict[str, str]]]:
@@ -100,7 +100,7 @@ def test_last_model_is_a_metric_of_its_own() -> None:
     both = record(scores=(make_scores((0.5, 0.6)), make_scores((0.1, 0.2), model="last")))
     assert long_form([both], [])["metric"].tolist() == ["accuracy", "accuracy_last"]
     best, last = wide_tables([both], published.load())
-    assert (best.metric, last.metric) == ("accuracy", "accuracy_last")
+    assert (best.name, last.name) == ("accuracy", "accuracy_last")
     assert "model: best on validation" in best.title
     assert "model: last iteration of training" in last.title
     assert best.published
@@ -190,7 +190,7 @@ def test_records_that_differ_in_their_key_only_are_two_rows() -> None:
     assert [row.attributes["settings"] for row in table.rows] == ["record first versio", "record second versi"]
 
 
-def test_configurations_of_two_methods_are_told_apart_in_notes() -> None:
+def test_configurations_of_two_methods_are_distinguished_in_notes() -> None:
     table = wide(record(settings={"steps": 5}), record(method="beta", tasks_per_batch=16))
     assert [row.label for row in table.rows] == ["alpha [1]", "beta [2]"]
     assert table.notes[-4:-2] == ("[1] steps 5; tasks per batch 4.", "[2] tasks per batch 16.")
@@ -208,7 +208,7 @@ def test_budgets_of_several_benches_share_a_row_and_are_listed() -> None:
 
 def test_common_settings_and_data_are_stated() -> None:
     notes = wide(record(options={"split": "characters"}), record(bench="mini5w5s", source="procedural")).notes
-    assert "Settings of all our rows: tasks per batch 4." in notes
+    assert "Settings of all our rows: backbone conv4, numbers 1, tasks per batch 4." in notes
     data = f"omni5w1s: letters (real), fingerprint {'f' * 12}, split characters; mini5w5s: letters (procedural)"
     assert any(data in note for note in notes)
 
@@ -231,7 +231,7 @@ def test_benches_in_natural_order() -> None:
 
 
 def test_one_cell_twice_is_an_error() -> None:
-    with pytest.raises(UserError, match=r"a cell has one record; omni5w1s/alpha/accuracy-seed0-.*Move the copy away"):
+    with pytest.raises(UserError, match=r"a score has one record; omni5w1s/alpha/accuracy-seed0-.*Move the copy away"):
         wide(record(), record())
 
 
@@ -251,7 +251,7 @@ def test_scores_under_a_condition_have_tables_of_their_own() -> None:
     nll = stepped(1, metric="nll", unit="nats per query", better="lower", model="last")
     alone = record(scores=(make_scores((0.1, 0.2), condition={"asked": "one at a time"}),), protocol="alone")
     records = [record(scores=(make_scores((0.5, 0.6)),)), stepped(2, 10, 1), nll, alone]
-    shown = {t.metric: t for t in wide_tables(records, published.load())}
+    shown = {t.name: t for t in wide_tables(records, published.load())}
     assert set(shown) == {"accuracy", "accuracy_by_asked", "accuracy_by_steps", "nll_by_steps_last"}
     assert [(row.label, set(row.cells)) for row in shown["accuracy"].rows] == [("alpha", {"omni5w1s"})]
     assert shown["accuracy"].rows[0].cells["omni5w1s"].mean == pytest.approx(0.55)
@@ -277,7 +277,7 @@ def test_values_of_a_condition_are_in_the_order_of_numbers_below_each_bench() ->
 def test_conditions_of_unlike_names_are_unlike_tables() -> None:
     two = make_scores(condition={"steps": 1, "noise": 0.5})
     (both, one) = wide_tables([record(scores=(two, make_scores(condition={"steps": 1})))], [])
-    assert (both.metric, one.metric) == ("accuracy_by_noise_by_steps", "accuracy_by_steps")
+    assert (both.name, one.name) == ("accuracy_by_noise_by_steps", "accuracy_by_steps")
     assert both.benches == ("noise 0.5, steps 1",)
 
 
@@ -338,7 +338,7 @@ def test_intervals_that_touch_do_not_overlap_but_ties_are_both_best() -> None:
     ]
 
 
-def test_bold_compares_sources_apart_and_not_with_the_paper() -> None:
+def test_bold_compares_sources_separately_and_not_with_the_paper() -> None:
     records = [record(0.1, 0.1), record(0.2, 0.2, method="beta")]
     stand_in = [record(0.8, 0.8, source="procedural"), record(0.9, 0.9, method="beta", source="procedural")]
     assert bold(wide(*records, *stand_in)) == ["beta", "beta (stand-in)"]
@@ -475,7 +475,7 @@ def of(method: str, *per_task: float, **changes: Any) -> Record:
     return record(*per_task, method=method, **changes)
 
 
-def test_a_paired_difference_is_that_of_scipy_beside_the_unpaired() -> None:
+def test_a_paired_difference_is_that_of_scipy_next_to_the_unpaired() -> None:
     (found,) = method_differences([of("beta", *B), of("alpha", *A)])
     assert (found.method, found.against, found.metric, found.verdict) == ("alpha", "beta", "accuracy", "better")
     low, high = stats.ttest_rel(A, B).confidence_interval(0.95)
@@ -519,7 +519,7 @@ def test_every_two_methods_of_every_bench_and_metric_or_those_against_one() -> N
     assert [(c.method, c.against) for c in against] == [("alpha", "beta"), ("gamma", "beta")] * 4
     assert {c.verdict for c in against if (c.metric, c.method) == ("nll", "alpha")} == {"worse"}
     first, second = paired_tables(against)
-    assert (first.metric, second.metric, len(second.rows)) == ("paired_accuracy", "paired_nll", 4)
+    assert (first.name, second.name, len(second.rows)) == ("paired_accuracy", "paired_nll", 4)
 
 
 @pytest.mark.parametrize(
@@ -539,12 +539,12 @@ def test_every_two_methods_of_every_bench_and_metric_or_those_against_one() -> N
         {"method": "alpha"},
     ],
 )
-def test_methods_that_were_not_measured_alike_are_not_paired(change: dict[str, Any]) -> None:
+def test_methods_that_were_not_measured_in_the_same_way_are_not_paired(change: dict[str, Any]) -> None:
     records = [of("alpha", *A), record(**{"method": "beta", "scores": (make_scores(B),), "key": "other", **change})]
     assert method_differences(records) == []
     assert paired_tables(method_differences(records)) == []
     message = str(nothing_to_pair(records))
-    assert "needs two methods measured alike on one bench" in message
+    assert "needs two methods measured in the same way on one bench" in message
     assert "omni5w1s alpha (norm running, queries 15, preset quick, source real, test tasks 4" in message
 
 
@@ -553,8 +553,8 @@ def test_a_difference_in_budget_is_compared_and_named_at_the_row() -> None:
     (table,) = paired_tables(method_differences(records))
     assert [row.label for row in table.rows] == ["alpha minus beta [1]", "alpha minus gamma", "beta minus gamma [2]"]
     assert table.notes[-2:] == (
-        "[1] not measured alike: device cpu (alpha), cuda (beta); iterations 1500 (alpha), 100 (beta).",
-        "[2] not measured alike: device cuda (beta), cpu (gamma); iterations 100 (beta), 1500 (gamma).",
+        "[1] measured differently: device cpu (alpha), cuda (beta); iterations 1500 (alpha), 100 (beta).",
+        "[2] measured differently: device cuda (beta), cpu (gamma); iterations 100 (beta), 1500 (gamma).",
     )
     assert table.rows[0].attributes["budget"] == "quick, 100–1500 it"  # noqa: RUF001
 
@@ -565,7 +565,7 @@ def test_a_setting_that_both_have_is_named_where_it_differs() -> None:
     assert found.differs == "samples 10 (alpha), 100 (beta)"
 
 
-def test_configurations_of_a_method_are_compared_apart() -> None:
+def test_configurations_of_a_method_are_compared_separately() -> None:
     records = [of("alpha", *A, settings={"steps": 1}), of("alpha", *B, settings={"steps": 5}), of("beta", *B)]
     found = method_differences(records)
     assert [(c.attributes["settings"], round(c.mean, 3)) for c in found] == [
@@ -764,7 +764,7 @@ def together(*shown: WideTable, **options: Any) -> str:
 def test_notes_of_several_tables_are_printed_once_below_them() -> None:
     def table(name: str, *notes: str) -> WideTable:
         row = Row("alpha", {"norm": name}, {"omni5w1s": Cell(0.5, None, "0.5")})
-        return WideTable(name, f"{name} (%)", ("omni5w1s",), (row,), (), notes)
+        return WideTable(name, f"{name} (%)", ("omni5w1s",), (row,), (), notes, heading=name)
 
     shown = table("one", "Of all.", "Of one."), table("two", "Of two and three.", "Of all."), table("three", *ALL)
     lines = [line for line in together(*shown).splitlines() if line and line[0] != " "]
@@ -789,8 +789,8 @@ def test_tables_printed_together_give_a_number_to_one_note_only() -> None:
         record(method="beta", settings={"samples": 2}, scores=(nll,), protocol="nll"),
         record(method="gamma", settings={"scale": 3}, scores=(nll,), protocol="nll"),
     ]  # fmt: skip
-    apart = wide_tables(records, [])
-    assert [[row.label for row in t.rows] for t in apart] == [["alpha [1]", "beta [2]"], ["beta [1]", "gamma [2]"]]
+    separate = wide_tables(records, [])
+    assert [[row.label for row in t.rows] for t in separate] == [["alpha [1]", "beta [2]"], ["beta [1]", "gamma [2]"]]
     joint = wide_tables(records, [], {})
     assert [[row.label for row in t.rows] for t in joint] == [["alpha [1]", "beta [2]"], ["beta [2]", "gamma [3]"]]
     text = together(*joint)
@@ -891,7 +891,7 @@ def test_table_paired_against_one_method(folder: Path) -> None:
     [
         (["--against", "beta"], "--against chooses what to compare with; got --against beta alone. Add --paired"),
         (["--paired", "--against", "bet"], "Did you mean 'beta'? Known: alpha, beta, gamma."),
-        (["--paired", "--bench", "mini5w1s"], "needs two methods measured alike on one bench"),
+        (["--paired", "--bench", "mini5w1s"], "needs two methods measured in the same way on one bench"),
         (["--paired", "--methods", "beta"], "There are: omni5w1s beta (norm running, queries 15,"),
     ],
 )
