@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from mlpip_bench.benches.spec import BenchSpec, read_name
-from mlpip_bench.datasets.sources import SourceChoice
+from mlpip_bench.utils.choices import SourceChoice
 from mlpip_bench.utils.progress import Quiet, Reporter
 from mlpip_bench.utils.provenance import Source
 from mlpip_bench.utils.settings import NoSettings

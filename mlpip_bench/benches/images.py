@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING, ClassVar
 
 from mlpip_bench.benches.family import TEST_QUERIES, DataRequest, TaskFamily, TaskSource
 from mlpip_bench.benches.spec import BenchSpec
-from mlpip_bench.datasets import sources
-from mlpip_bench.datasets.base import ImageDataset
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # families are listed without what reads images and makes tasks
     import torch
 
+    from mlpip_bench.datasets.base import ImageDataset
+    from mlpip_bench.datasets.sources import DataSource
     from mlpip_bench.inference.method import TrainingPlan
     from mlpip_bench.tasks.stream import Stream
+
+
+def as_images(data: TaskSource) -> ImageDataset:
+    """The data set of a family of images."""
+    from mlpip_bench.datasets.base import ImageDataset
+
+    assert isinstance(data, ImageDataset)  # which ImageFamily.load gives
+    return data
 
 
 class ImageFamily(TaskFamily):
@@ -23,7 +31,7 @@ class ImageFamily(TaskFamily):
     A plugin writes ``source`` for images that are on a user's disk, or ``load`` for images that a program draws.
     """
 
-    def source(self) -> sources.DataSource | None:
+    def source(self) -> DataSource | None:
         """Where the data set is looked for, and what stands in for it; None where it is drawn."""
         return None
 
@@ -32,12 +40,13 @@ class ImageFamily(TaskFamily):
         source = self.source()
         if source is None:
             raise NotImplementedError(f"{type(self).__name__} must have source (images on disk) or load (drawn images)")
+        from mlpip_bench.datasets import sources
+
         return sources.load(source, choice=request.choice, data_root=request.data_root, reporter=request.reporter)
 
     def input_shape(self, data: TaskSource) -> tuple[int, int, int]:
         """That of its images."""
-        assert isinstance(data, ImageDataset)
-        return data.image_shape
+        return as_images(data).image_shape
 
 
 class ImageClassification(ImageFamily):
@@ -57,8 +66,8 @@ class ImageClassification(ImageFamily):
         from mlpip_bench.tasks.batch import TaskShape
         from mlpip_bench.tasks.images import ImagePool, TaskStream
 
-        assert isinstance(data, ImageDataset)
-        held_out = data.splits["validation"]
+        splits = as_images(data).splits
+        held_out = splits["validation"]
         shapes = {
             "train": TaskShape(bench.way, bench.shot, plan.train_queries),
             "validation": TaskShape(
@@ -71,7 +80,7 @@ class ImageClassification(ImageFamily):
         seeds: dict[str, tuple[str | int, ...]] = {split: (bench.name, split) for split in shapes}
         seeds["train"] += (seed,)
         return {
-            split: TaskStream(ImagePool(data.splits[split], device), shape, *seeds[split], split=split)
+            split: TaskStream(ImagePool(splits[split], device), shape, *seeds[split], split=split)
             for split, shape in shapes.items()
         }
 
@@ -108,8 +117,7 @@ class FixedTasks(ImageFamily):
         from mlpip_bench.tasks.images import HeldOutStream, ImagePool, TaskStream
         from mlpip_bench.tasks.stream import Repeated
 
-        assert isinstance(data, ImageDataset)
-        pools = {split: ImagePool(images, device) for split, images in data.splits.items()}
+        pools = {split: ImagePool(images, device) for split, images in as_images(data).splits.items()}
         shape = TaskShape(bench.way, bench.shot, plan.train_queries)
         tasks = TaskStream(pools["train"], shape, bench.name, "tasks", split="train")
         return {

@@ -39,7 +39,6 @@ class LinearGaussianFamily(TaskFamily):
     needs = "nothing: tasks are drawn from the model"
     naming = "{shot}s"
     kind = "regression"
-    default_methods = ("amortized_vi", "exact_linear", "nonamortized_vi", "versa")
     backbone = "identity"
 
     def load(self, request: DataRequest) -> LinearGaussian:  # noqa: ARG002

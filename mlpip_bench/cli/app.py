@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from mlpip_bench import __version__
 from mlpip_bench.cli.check import CHECK_EXAMPLES, check
+from mlpip_bench.cli.clean import CLEAN_EXAMPLES, clean
 from mlpip_bench.cli.common import err, out
 from mlpip_bench.cli.data import data_app
 from mlpip_bench.cli.figures import FIGURES_EXAMPLES, REPORT_EXAMPLES, figures, report
@@ -71,6 +72,7 @@ for _command, _examples in (
     (compare, COMPARE_EXAMPLES),
     (report, REPORT_EXAMPLES),
     (check, CHECK_EXAMPLES),
+    (clean, CLEAN_EXAMPLES),
 ):
     app.command(epilog=_examples)(_command)
 app.add_typer(list_app, name="list")

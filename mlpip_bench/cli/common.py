@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from mlpip_bench.records import published, store
-from mlpip_bench.records.record import Record
-from mlpip_bench.reporting.table import WideTable, to_latex, to_markdown, to_rich
-from mlpip_bench.reporting.tables.norms import norm_tables
-from mlpip_bench.reporting.tables.scores import wide_tables
-from mlpip_bench.reporting.tables.timing import timed, timing_tables
-from mlpip_bench.reporting.tables.writing import write_tables
 from mlpip_bench.utils.errors import UserError
-from mlpip_bench.utils.locks import locked
+
+if TYPE_CHECKING:  # what reads and draws records is imported where it is needed: --help answers at once
+    from mlpip_bench.records.published import Published
+    from mlpip_bench.records.record import Record
+    from mlpip_bench.reporting.table import WideTable
 
 out = Console()
 err = Console(stderr=True)
@@ -60,14 +57,22 @@ def folded_table(*columns: str) -> Table:
 
 def rewrite_tables(folder: Path) -> list[Record]:
     """Write the tables of a folder's records, and return the records."""
+    from mlpip_bench.records import store
+    from mlpip_bench.reporting.tables.writing import write_tables
+    from mlpip_bench.utils.locks import locked
+
     with locked(folder / "locks" / "tables.lock", wait=True):  # or those of a run that read less might be the last
         records = store.load_all(folder)
         write_tables(records, folder)
     return records
 
 
-def print_tables(records: list[Record], quoted: list[published.Published]) -> None:
+def print_tables(records: list[Record], quoted: list[Published]) -> None:
     """Print the tables of records, those of timing first."""
+    from mlpip_bench.reporting.tables.norms import norm_tables
+    from mlpip_bench.reporting.tables.scores import wide_tables
+    from mlpip_bench.reporting.tables.timing import timed, timing_tables
+
     if timed(records):
         print_wide(timing_tables(records))
     numbers: dict[str, int] = {}
@@ -83,6 +88,8 @@ def print_tables(records: list[Record], quoted: list[published.Published]) -> No
 
 def print_wide(shown: list[WideTable]) -> None:
     """Print tables that fit the terminal."""
+    from mlpip_bench.reporting.table import to_rich
+
     if shown:
         out.print(to_rich(*shown, width=out.width, bold=out.color_system is not None))
         out.print()
@@ -90,6 +97,8 @@ def print_wide(shown: list[WideTable]) -> None:
 
 def show_tables(shown: list[WideTable], format_: TableFormat) -> None:
     """Print tables in a format."""
+    from mlpip_bench.reporting.table import to_latex, to_markdown
+
     if format_ is TableFormat.csv:
         raise UserError("pytest-benchmark's file is JSON already; --format csv is for records. Leave --format out.")
     if format_ is TableFormat.text:

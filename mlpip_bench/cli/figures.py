@@ -9,7 +9,6 @@ import typer
 
 from mlpip_bench.cli.common import Results, folder_name
 from mlpip_bench.execution.config import RUNS
-from mlpip_bench.records import store
 from mlpip_bench.utils.files import write_atomically
 
 FIGURES_EXAMPLES = "Example:\n\npython -m mlpip_bench figures --results runs"
@@ -17,6 +16,7 @@ FIGURES_EXAMPLES = "Example:\n\npython -m mlpip_bench figures --results runs"
 
 def figures(results_folder: Results = RUNS) -> None:
     """Regenerate the figures from records, and print where they are."""
+    from mlpip_bench.records import store
     from mlpip_bench.reporting.figures.writing import write_figures
 
     for path in write_figures(store.load_all(results_folder), results_folder):
@@ -39,6 +39,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one HTML page that needs no network: tables, differences, figures, timing, provenance."""
+    from mlpip_bench.records import store
     from mlpip_bench.reporting.html import to_html
 
     folders = results_folders or [RUNS]

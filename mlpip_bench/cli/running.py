@@ -81,7 +81,7 @@ def _print_estimates(planned: Sequence[Trial], config: RunConfig, jobs: int, rep
     for standing in standings:
         estimate = found.get(standing.trial)
         costs = (_duration(estimate.seconds), f"{estimate.peak_bytes / 1e9:.1f} GB") if estimate else ("", "")
-        to_do = ", ".join((*standing.alone, *standing.beside))
+        to_do = ", ".join((*standing.alone, *standing.side_by_side))
         table.add_row(standing.trial.title, to_do, escape(status.why(standing, config)), *costs)
     out.print(table)
     known = [estimate for estimate in found.values() if estimate is not None]
@@ -95,7 +95,7 @@ def _print_estimates(planned: Sequence[Trial], config: RunConfig, jobs: int, rep
         ]
     if len(known) < len(found):
         lines.append(f"{len(found) - len(known)} cannot be estimated")
-    if any(standing.beside for standing in standings):
+    if any(standing.side_by_side for standing in standings):
         lines.append("what is measured side by side comes on top")
     out.print("; ".join(lines), highlight=False, soft_wrap=True)
 

@@ -10,13 +10,6 @@ import typer
 from mlpip_bench.cli.common import Results, TableFormat, folder_name, print_tables, rewrite_tables, show_tables
 from mlpip_bench.execution import options
 from mlpip_bench.execution.config import RUNS
-from mlpip_bench.records import published
-from mlpip_bench.reporting.tables.folders import changes, changes_csv, folder_tables, load_both
-from mlpip_bench.reporting.tables.long import long_csv
-from mlpip_bench.reporting.tables.norms import norm_tables
-from mlpip_bench.reporting.tables.paired import method_differences, nothing_to_pair, paired_csv, paired_tables
-from mlpip_bench.reporting.tables.scores import wide_tables
-from mlpip_bench.reporting.tables.timing import benchmark_table, timing_csv, timing_tables
 from mlpip_bench.utils.errors import UserError
 
 TABLE_EXAMPLES = (
@@ -54,6 +47,13 @@ def table(
     ] = None,
 ) -> None:
     """Regenerate the comparison tables from records, and print them."""
+    from mlpip_bench.records import published
+    from mlpip_bench.reporting.tables.long import long_csv
+    from mlpip_bench.reporting.tables.norms import norm_tables
+    from mlpip_bench.reporting.tables.paired import method_differences, nothing_to_pair, paired_csv, paired_tables
+    from mlpip_bench.reporting.tables.scores import wide_tables
+    from mlpip_bench.reporting.tables.timing import benchmark_table, timing_csv, timing_tables
+
     if paired and timing:
         raise UserError("--paired and --timing are tables of two kinds; got both. Leave one of them out.")
     if against is not None and not (paired or timing):
@@ -109,6 +109,8 @@ def compare(
     format_: Annotated[TableFormat, typer.Option("--format", help="Form on standard output.")] = TableFormat.text,
 ) -> None:
     """Compare two results folders: differences B minus A, paired over test tasks, and which of them are real."""
+    from mlpip_bench.reporting.tables.folders import changes, changes_csv, folder_tables, load_both
+
     found = changes(*load_both(a, b))
     if format_ is TableFormat.csv:
         typer.echo(changes_csv(found), nl=False)

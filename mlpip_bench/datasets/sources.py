@@ -14,11 +14,10 @@ import PIL
 from mlpip_bench.datasets.base import SPLITS, ImageDataset
 from mlpip_bench.datasets.cache import cached
 from mlpip_bench.datasets.reading import Found, listed, shortfall
+from mlpip_bench.utils.choices import SourceChoice
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.progress import Quiet, Reporter
 from mlpip_bench.utils.provenance import Source
-
-SourceChoice = Literal["auto", "real", "procedural"]
 
 CHECKSUMS = "SHA256SUMS"
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mlpip_bench.benches.family import TEST_QUERIES, DataRequest
-from mlpip_bench.datasets.sources import SourceChoice
-from mlpip_bench.utils.choices import DEFAULT_NORM, NormMode
+from mlpip_bench.utils.choices import DEFAULT_NORM, NormMode, SourceChoice
 from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.progress import Quiet, Reporter
 

@@ -11,7 +11,6 @@ from mlpip_bench import registry
 from mlpip_bench.benches.family import PRESETS, TaskFamily
 from mlpip_bench.benches.settings import Resolved, resolve
 from mlpip_bench.benches.spec import BenchSpec
-from mlpip_bench.datasets.sources import SourceChoice
 from mlpip_bench.evaluation.protocol import EvalProtocol, MeasurementRule
 from mlpip_bench.execution.config import Overwrite, RunConfig
 from mlpip_bench.execution.fingerprint import plugin_code
@@ -20,7 +19,7 @@ from mlpip_bench.inference.method import Method
 from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.records.record import LARGEST_SEED
 from mlpip_bench.training.checkpoints import load_checkpoint
-from mlpip_bench.utils.choices import NORM_MODES
+from mlpip_bench.utils.choices import NORM_MODES, SourceChoice
 from mlpip_bench.utils.device import resolve_device
 from mlpip_bench.utils.errors import UserError, one_line, unknown_name
 from mlpip_bench.utils.progress import Reporter

@@ -86,7 +86,7 @@ def run(
             (trial,) = (by_key[key] for key in job.keys)
             ended[trial].append(_final_outcome([trial], outcome, config.results, reporter))
             count()
-        for protocol, group in side_by_side_groups([s.trial for s in standings if s.beside]):
+        for protocol, group in side_by_side_groups([s.trial for s in standings if s.side_by_side]):
             # Trials that failed are no reason to measure the others again, and nothing else may run meanwhile.
             ready = [c for c in group if not any(o.status in ("failed", "busy") for o in ended[c])]
             if together := to_measure(protocol, ready, sessions_of(store.load_all(config.results)), config.overwrite):

@@ -31,14 +31,14 @@ class Standing:
     Attributes:
         trial: the trial.
         alone: protocols to measure on its model alone.
-        beside: protocols to measure beside other trials.
+        side_by_side: protocols to measure side by side with other trials.
         nothing: why there is nothing to do; empty where there is something.
         outdated: whether there are records that differ in nothing but the code that made them.
     """
 
     trial: Trial
     alone: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
+    side_by_side: tuple[str, ...] = ()
     nothing: str = ""
     outdated: bool = False
 
@@ -70,13 +70,13 @@ def survey(trials: Sequence[Trial], config: RunConfig) -> list[Standing]:
     for protocol, group in side_by_side_groups(open_trials):
         for trial in to_measure(protocol, group, sessions, config.overwrite):
             standing = standings[trial]
-            standings[trial] = dataclasses.replace(standing, beside=(*standing.beside, protocol))
-    return [s if s.alone or s.beside or s.nothing else _finished(s.trial) for s in standings.values()]
+            standings[trial] = dataclasses.replace(standing, side_by_side=(*standing.side_by_side, protocol))
+    return [s if s.alone or s.side_by_side or s.nothing else _finished(s.trial) for s in standings.values()]
 
 
 def _finished(trial: Trial) -> Standing:
-    told = "its records are there; --overwrite always runs it again"
-    return Standing(trial, nothing=told if trial.protocols else "no protocol that was asked for applies to it")
+    done = "its records are there; --overwrite always runs it again"
+    return Standing(trial, nothing=done if trial.protocols else "no protocol that was asked for applies to it")
 
 
 def why(standing: Standing, config: RunConfig) -> str:
@@ -88,14 +88,14 @@ def why(standing: Standing, config: RunConfig) -> str:
         return HELD
     failure = failure_path(trial, folder)
     if failure.exists():
-        told = store.load_failure(failure)
-        return f"failed before: {told[1]}" if told else f"failed before ({failure})"
+        found = store.load_failure(failure)
+        return f"failed before: {found[1]}" if found else f"failed before ({failure})"
     reached = iterations_done(trial.checkpoint(folder))
     if 0 < reached < trial.plan.iterations:
         return f"stopped at iteration {reached} of {trial.plan.iterations}"
     if config.overwrite == "always":
         return "--overwrite always"
-    missing = ", ".join((*standing.alone, *standing.beside))
+    missing = ", ".join((*standing.alone, *standing.side_by_side))
     if standing.outdated:
         return f"the code has changed since its records of {missing} were made"
     return f"no record of {missing}" + ("; trained already" if reached else "")

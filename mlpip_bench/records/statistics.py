@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Literal
-
-from scipy import stats
+from typing import Any, Literal
 
 from mlpip_bench.records.record import Better
 from mlpip_bench.utils.errors import UserError
+
+
+def _t() -> Any:
+    """Student's t; here, since scipy.stats takes a second to import."""
+    from scipy import stats
+
+    return stats.t
 
 
 def mean_ci95(per_task: Sequence[float]) -> tuple[float, float]:
@@ -25,7 +30,7 @@ def mean_ci95(per_task: Sequence[float]) -> tuple[float, float]:
     if n == 1:
         return mean, math.inf
     variance = math.fsum((s - mean) ** 2 for s in per_task) / (n - 1)
-    return mean, float(stats.t.ppf(0.975, n - 1)) * math.sqrt(variance / n)
+    return mean, float(_t().ppf(0.975, n - 1)) * math.sqrt(variance / n)
 
 
 def mean_over_seeds(runs: Sequence[Sequence[float]]) -> list[float]:
@@ -88,7 +93,7 @@ def welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
     if not any(squared):
         return mean, 0.0, float(mean == 0)
     freedom = sum(squared) ** 2 / sum(e**2 / (len(s) - 1) for e, s in zip(squared, (a, b), strict=True))
-    ci95 = float(stats.t.ppf(0.975, freedom)) * math.sqrt(sum(squared))
+    ci95 = float(_t().ppf(0.975, freedom)) * math.sqrt(sum(squared))
     return mean, ci95, p_value(mean, ci95, freedom)
 
 
@@ -105,7 +110,7 @@ def p_value(mean: float, ci95: float, freedom: float) -> float:
     """
     if not 0 < ci95 < math.inf:
         return math.nan if ci95 else float(mean == 0)
-    return float(2 * stats.t.sf(abs(mean) / ci95 * stats.t.ppf(0.975, freedom), freedom))
+    return float(2 * _t().sf(abs(mean) / ci95 * _t().ppf(0.975, freedom), freedom))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

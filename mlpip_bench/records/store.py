@@ -88,10 +88,11 @@ def load_failure(path: Path) -> tuple[str, str] | None:
 
 def load_all(results: Path) -> list[Record]:
     """All records below ``results/records``, sorted by bench, method, protocol and seed."""
-    records = [load(path) for path in _record_paths(results)]
+    records = [load(path) for path in record_paths(results)]
     return sorted(records, key=lambda r: (r.bench, r.method, r.protocol, r.seed, r.key))
 
 
-def _record_paths(results: Path) -> Iterator[Path]:
+def record_paths(results: Path) -> Iterator[Path]:
+    """The files of all records of a results folder."""
     # Names that begin with a dot are files of a writer that was killed before its rename.
     yield from (p for p in sorted((results / "records").glob("*/*/*.json")) if not p.name.startswith("."))

@@ -112,7 +112,7 @@ class Case:
         return TaskBatch(labeled(shots), labeled(queries))
 
     def densities(self, predictive: Distribution, query: Labeled, targets: Sequence[float] = TARGETS) -> Tensor:
-        """Log-densities ``[task, point, target]``: at every class, or at some real numbers, of all pixels alike."""
+        """Log-densities ``[task, point, target]``: at every class, or at some real numbers, the same for all pixels."""
         values = range(query.way) if self.kind == "classification" else targets
         return torch.stack([predictive.log_prob(torch.full_like(query.y, value)) for value in values], -1)
 

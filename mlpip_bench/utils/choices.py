@@ -12,3 +12,6 @@ DEFAULT_NORM: NormMode = "metabn"
 
 Precision = Literal["float32", "tf32", "bf16"]
 Compile = Literal["off", "default", "reduce-overhead"]
+
+SourceChoice = Literal["auto", "real", "procedural"]
+"""Real data where it is found, else the stand-in; or one of the two."""

@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+import mlpip_bench.api  # noqa: F401  # here, since an import of torch sets environment variables
 from builders import REPOSITORY
 
 CELLS = json.loads((REPOSITORY / "docs" / "tour.ipynb").read_text(encoding="utf-8"))["cells"]
@@ -47,7 +48,7 @@ def test_its_results_fit_together(namespace):
     accuracy = namespace["accuracy"]
     assert set(accuracy.index) == {"protonets", "versa"}
     fitted = namespace["scores"].set_index("metric").loc["accuracy"]
-    assert fitted["per_task"] == accuracy.loc["protonets", "per_task"]  # fit and run train alike
+    assert fitted["per_task"] == accuracy.loc["protonets", "per_task"]  # fit and run train in the same way
     expected = accuracy.loc["versa", "mean"] - accuracy.loc["protonets", "mean"]
     assert namespace["difference"].mean() == pytest.approx(expected)
     assert namespace["probabilities"].shape == (15, 5)

@@ -31,7 +31,7 @@ def batch_norm(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("mode", ["transductive", "metabn", "running"])
-def test_support_is_batch_normalised_per_task(mode):
+def test_support_is_batch_normalized_per_task(mode):
     norm, x = layer(mode), images(1)
     torch.testing.assert_close(norm(x, None, track=True)[0], affine(norm, batch_norm(x)))
 

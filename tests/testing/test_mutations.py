@@ -1,4 +1,4 @@
-"""The conformance suite bites: a correct method is broken in one place at a time, and the check that must find it does.
+"""The conformance suite finds faults: a correct method is broken in one place at a time, and the right check says so.
 
 Two methods that are correct: one trained on predictive log-loss, one on the evidence bound. Each mutation is a
 subclass that changes one function.
@@ -546,5 +546,5 @@ def test_a_mutation_is_caught_by_the_check_that_names_it(name):
     assert torch.get_default_dtype() == dtype
 
 
-def test_every_check_bites():
+def test_every_check_finds_a_fault():
     assert {check for _, check in MUTATIONS.values()} == set(CHECKS)

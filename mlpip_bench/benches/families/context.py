@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from mlpip_bench.benches.budgets import SHORT
 from mlpip_bench.benches.images import FixedTasks
 from mlpip_bench.benches.spec import BenchSpec
-from mlpip_bench.datasets.sources import DataSource, StandIn
+
+if TYPE_CHECKING:
+    from mlpip_bench.datasets.sources import DataSource
 
 _BUDGET = SHORT | {"tasks_per_batch": 5}
 
@@ -35,6 +37,7 @@ class ContextDigits(FixedTasks):
         import PIL
 
         from mlpip_bench.datasets import mnist
+        from mlpip_bench.datasets.sources import DataSource, StandIn
 
         return DataSource(
             "context",

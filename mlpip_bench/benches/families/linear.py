@@ -14,4 +14,5 @@ class Linear(LinearGaussianFamily):
     examples = ("linear5s", "linear20s")
     dimension = 3
     noise_std = 0.5
+    default_methods = ("amortized_vi", "exact_linear", "nonamortized_vi", "versa")
     budgets: ClassVar = {"quick": BUDGET, "paper": BUDGET}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from mlpip_bench.benches.budgets import PAPER_NATURAL, QUICK
 from mlpip_bench.benches.images import ImageClassification
-from mlpip_bench.datasets.sources import DataSource, StandIn
+
+if TYPE_CHECKING:
+    from mlpip_bench.datasets.sources import DataSource
 
 # These images cost forty times as much as Omniglot's; a laptop does these in minutes all the same.
 _QUICK = QUICK | {
@@ -33,6 +35,7 @@ class MiniImageNet(ImageClassification):
         """The data set, else drawn patches."""
         from mlpip_bench.datasets import mini_imagenet
         from mlpip_bench.datasets.procedural import patches
+        from mlpip_bench.datasets.sources import DataSource, StandIn
 
         return DataSource(
             "mini",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from mlpip_bench.benches.budgets import PAPER, QUICK
 from mlpip_bench.benches.images import ImageClassification
-from mlpip_bench.datasets import omniglot
-from mlpip_bench.datasets.sources import DataSource, StandIn
 from mlpip_bench.utils.settings import key_of
+
+if TYPE_CHECKING:
+    from mlpip_bench.datasets.sources import DataSource
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class OmniglotOptions:
         resize: ``nearest``, which most published results saw, or ``antialias``.
     """
 
-    split: omniglot.Split = "random"
-    resize: omniglot.Resize = "nearest"
+    split: Literal["random", "vinyals"] = "random"
+    resize: Literal["nearest", "antialias"] = "nearest"
 
 
 class Omniglot(ImageClassification):
@@ -40,7 +41,9 @@ class Omniglot(ImageClassification):
 
     def source(self) -> DataSource:
         """Omniglot, else drawn glyphs."""
+        from mlpip_bench.datasets import omniglot
         from mlpip_bench.datasets.procedural import glyphs
+        from mlpip_bench.datasets.sources import DataSource, StandIn
 
         chosen = dataclasses.asdict(self.options)
         return DataSource(

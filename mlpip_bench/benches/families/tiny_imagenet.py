@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from mlpip_bench.benches.budgets import PAPER_NATURAL, SHORT
 from mlpip_bench.benches.images import ImageClassification
-from mlpip_bench.datasets.sources import DataSource
+
+if TYPE_CHECKING:
+    from mlpip_bench.datasets.sources import DataSource
 
 
 class TinyImageNet(ImageClassification):
@@ -22,6 +24,7 @@ class TinyImageNet(ImageClassification):
     def source(self) -> DataSource:
         """The three archives."""
         from mlpip_bench.datasets import tiny_imagenet
+        from mlpip_bench.datasets.sources import DataSource
 
         return DataSource(
             "tiny",

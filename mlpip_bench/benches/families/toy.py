@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from mlpip_bench.benches.linear import BUDGET, LinearGaussianFamily
 
+_METHODS = ("amortized_vi", "exact_linear", "nonamortized_vi", "versa")
 _BUDGET = BUDGET | {
     "iterations": 8000,
     "tasks_per_batch": 125,
@@ -21,6 +22,7 @@ class Toy(LinearGaussianFamily):
     title = "Gaussian with an unknown mean (section 5.1), trained on 250 tasks"
     examples = ("toy5", "toy10")
     naming = "{shot}"
+    default_methods = _METHODS
     dimension = 0
     noise_std = 1.0
     train_tasks = 250
@@ -33,6 +35,7 @@ class FreshToy(LinearGaussianFamily):
     title = "Gaussian with an unknown mean (section 5.1), trained on new tasks at every step"
     examples = ("toyfresh5", "toyfresh10")
     naming = "{shot}"
+    default_methods = _METHODS
     dimension = 0
     noise_std = 1.0
     budgets: ClassVar = {"quick": _BUDGET, "paper": _BUDGET}

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mlpip_bench.benches.family import TaskSource
-from mlpip_bench.benches.images import ImageFamily
+from mlpip_bench.benches.images import ImageFamily, as_images
 from mlpip_bench.benches.spec import BenchSpec
-from mlpip_bench.datasets.base import ImageDataset
-from mlpip_bench.datasets.sources import DataSource, StandIn
-from mlpip_bench.datasets.views import VIEWS
 
 if TYPE_CHECKING:
     import torch
 
+    from mlpip_bench.datasets.sources import DataSource
     from mlpip_bench.inference.method import TrainingPlan
     from mlpip_bench.tasks.stream import Stream
 
@@ -75,6 +73,7 @@ class Views(ImageFamily):
         """ShapeNet or COIL-100, else drawn solids."""
         from mlpip_bench.datasets import coil100, shapenet
         from mlpip_bench.datasets.procedural import solids
+        from mlpip_bench.datasets.sources import DataSource, StandIn
 
         title, readers = {
             "auto": ("ShapeNet or COIL-100", (shapenet, coil100)),
@@ -100,16 +99,20 @@ class Views(ImageFamily):
 
     def fitted(self, plan: TrainingPlan, bench: BenchSpec, data: TaskSource) -> TrainingPlan:
         """No more objects and views than there are."""
-        assert isinstance(data, ImageDataset)
+        from mlpip_bench.datasets.views import VIEWS
+
+        splits = as_images(data).splits
         return dataclasses.replace(
             plan,
             train_queries=max(1, min(plan.train_queries, VIEWS - bench.shot)),
-            validation_tasks=min(plan.validation_tasks, data.splits["validation"].num_classes),
-            test_tasks=min(plan.test_tasks, data.splits["test"].num_classes),
+            validation_tasks=min(plan.validation_tasks, splits["validation"].num_classes),
+            test_tasks=min(plan.test_tasks, splits["test"].num_classes),
         )
 
     def queries_at_test(self, asked: int) -> int:  # noqa: ARG002
         """All views, whatever was asked for."""
+        from mlpip_bench.datasets.views import VIEWS
+
         return VIEWS
 
     @property
@@ -133,14 +136,15 @@ class Views(ImageFamily):
         device: torch.device,
     ) -> dict[str, Stream]:
         """Objects of the three splits; in validation and test each object once, with all its views."""
+        from mlpip_bench.datasets.views import VIEWS
         from mlpip_bench.tasks.batch import TaskShape
         from mlpip_bench.tasks.images import ImagePool
         from mlpip_bench.tasks.views import ViewStream
 
-        assert isinstance(data, ImageDataset)
+        splits = as_images(data).splits
 
         def stream(split: str, queries: int, *more: Any) -> ViewStream:
-            pool, shape = ImagePool(data.splits[split], device), TaskShape(1, bench.shot, queries)
+            pool, shape = ImagePool(splits[split], device), TaskShape(1, bench.shot, queries)
             return ViewStream(pool, shape, self.options.angles, bench.name, split, *more, every_object=split != "train")
 
         return {

@@ -263,7 +263,7 @@ def _meet_block(
     planes = -(lines @ normals.T)
     planes[0] += edges
     planes /= rate
-    cosine = (light @ normals.T) / np.sqrt(np.sum((normals @ inverse) ** 2, axis=-1))
+    incidence = (light @ normals.T) / np.sqrt(np.sum((normals @ inverse) ** 2, axis=-1))
 
     order = np.argsort(rate < 0, axis=1, kind="stable")
     sorted_planes = np.take_along_axis(planes, order[None], axis=2)
@@ -279,7 +279,7 @@ def _meet_block(
         depth = window.affine(np.where(rank >= front, sorted_planes[:, :, rank], [[-np.inf], [0.0], [0.0]]))
         np.maximum(far, depth, out=far)
     met, view = _where(near >= far)
-    return met, near.reshape(-1)[met], cosine[view, order[view, face.reshape(-1)[met]]]
+    return met, near.reshape(-1)[met], incidence[view, order[view, face.reshape(-1)[met]]]
 
 
 def _meet_round(

@@ -83,7 +83,7 @@ def every_parameter(case: Case) -> None:
                 raise CheckFailedError(f"{where}: there is none")
             if not parameter.grad.isfinite().all():
                 raise CheckFailedError(f"{where}: not finite")
-            # A softmax does not see what moves the logits of all classes alike; rounding leaves it 0 or 1e-17.
+            # A softmax does not see what moves the logits of all classes equally; rounding leaves it 0 or 1e-17.
             if not parameter.grad.any() and not moves_psi(parameter, method.eval(), batch.support):
                 raise CheckFailedError(f"{where}: zero")
 

@@ -1,0 +1,96 @@
+"""What a results folder holds that no table needs: outdated records, checkpoints, notes of failures."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from mlpip_bench import registry
+from mlpip_bench.execution.fingerprint import NUMBERS_VERSION, plugin_code
+from mlpip_bench.records import store
+from mlpip_bench.records.record import Record
+from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.locks import is_held
+
+Kind = Literal["records", "checkpoints", "failures"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A file that can go.
+
+    Attributes:
+        kind: what it is.
+        path: where.
+        why: why it can go.
+        size: bytes.
+    """
+
+    kind: Kind
+    path: Path
+    why: str
+    size: int
+
+
+def leftovers(folder: Path, kinds: Collection[Kind] = KINDS) -> list[Leftover]:
+    """What can go; nothing that a run is at work on.
+
+    Raises:
+        UserError: there is no such folder, or a record is damaged.
+    """
+    if not folder.is_dir():
+        raise UserError(f"a results folder must exist; {folder} is not one.")
+    found: list[Leftover] = []
+    if "records" in kinds:
+        for path in store.record_paths(folder):
+            if why := outdated(store.load(path)):
+                found.append(Leftover("records", path, why, path.stat().st_size))
+    if "checkpoints" in kinds:
+        found += [
+            Leftover("checkpoints", path, "the model of its records, or of an unfinished training", path.stat().st_size)
+            for path in _of_trials(folder, "checkpoints", ".pt")
+        ]
+    if "failures" in kinds:
+        for path in _of_trials(folder, "failures", ".json"):
+            note = store.load_failure(path)
+            found.append(Leftover("failures", path, note[1] if note else "it cannot be read", path.stat().st_size))
+    return found
+
+
+def _of_trials(folder: Path, kind: str, suffix: str) -> Iterator[Path]:
+    for path in sorted((folder / kind).glob(f"*/*/*{suffix}")):
+        if not is_held(folder / "locks" / path.relative_to(folder / kind).with_suffix(".lock")):
+            yield path
+
+
+def outdated(record: Record) -> str:
+    """Why the present code would make a record again; empty where it would not."""
+    code: dict[str, Any] = record.environment.get("code", {})
+    if code.get("numbers") != NUMBERS_VERSION:
+        made_by = code.get("numbers", record.environment.get("mlpip_bench", "an older version"))
+        return f"made by numbers version {made_by}; the present one is {NUMBERS_VERSION}"
+    for plugin, fingerprint in code.get("plugins", {}).items():
+        kind, name = plugin.split(" ", 1)
+        if name in registry.names(kind) and plugin_code(kind, name) != fingerprint:
+            return f"{plugin} has changed since"
+    return ""
+
+
+def remove(found: Collection[Leftover]) -> None:
+    """Remove files, and folders that are empty then.
+
+    Raises:
+        UserError: one cannot be removed.
+    """
+    for leftover in found:
+        try:
+            leftover.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise UserError(f"{leftover.path} cannot be removed: {error.strerror}.") from error
+        for folder in (leftover.path.parent, leftover.path.parent.parent):
+            with contextlib.suppress(OSError):  # it is not empty
+                folder.rmdir()
