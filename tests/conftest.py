@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 
 import guard
+
+# pytest-xdist sets it, and it would fix the width of consoles for good: of those that the next import makes, too.
+os.environ.pop("COLUMNS", None)
+
 from builders import REPOSITORY
 
-os.environ.pop("COLUMNS", None)  # which pytest-xdist sets, and which would fix the width of consoles for good
 _FAULT = "fault: "  # what the names of their figures begin with
 
 
