@@ -134,6 +134,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Copy:
     return copy
 
 
+@pytest.mark.slow
 def test_the_recipes_work_and_the_tests_that_read_plugins_pass(followed):
     followed.pytest(*READ_PLUGINS)
     followed.pytest(*CONFORMANCE, "-k", "cosine or tinyconv or blobs")
