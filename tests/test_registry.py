@@ -143,8 +143,8 @@ def test_a_class_that_is_no_method_is_refused_and_hides_no_other(fault, site):
         assert result.exit_code == 2
         assert result.output.startswith("error: method 'broken' (broken_plugin:CosineMeans")
         assert says in result.output
-    listed = invoke("list", "methods")
-    assert listed.exit_code == 0
+    listed = invoke("list", "methods", "--check")
+    assert listed.exit_code == 1
     table, _, below = listed.output.partition("└")
     assert "protonets" in table
     assert "broken" not in table
@@ -153,7 +153,7 @@ def test_a_class_that_is_no_method_is_refused_and_hides_no_other(fault, site):
 
 def test_an_interrupt_while_a_plugin_is_imported_is_no_fault_of_the_plugin(site):
     install(site, "broken_plugin", "raise KeyboardInterrupt", "broken_plugin:CosineMeans")
-    assert invoke("list", "methods").exit_code == 130
+    assert invoke("list", "methods", "--check").exit_code == 130
 
 
 def test_an_entry_point_without_a_class_is_an_error_that_says_what_it_must_be(site):
@@ -171,7 +171,7 @@ def test_the_list_of_methods_keeps_settings_and_words_whole_in_a_terminal_of_80_
     fields = "\n".join(f"    {f.replace('=', ': object = ')}" for f in long.split(", "))
     own = f"import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Own:\n{fields}"
     install(site, "own_plugin", with_attribute("Settings = Own", own), "own_plugin:CosineMeans", name="own")
-    result = invoke("list", "methods", COLUMNS="80")
+    result = invoke("list", "methods", "--check", COLUMNS="80")
     assert all(len(line) <= 80 for line in result.output.splitlines())
     words = result.output.replace("│", " ").split()
     for name in registry.method_names():
@@ -191,7 +191,10 @@ def only(monkeypatch, *names: str) -> None:
     entry_points = registry.entry_points
 
     def fewer(group: str):
-        return [e for e in entry_points(group=group) if e.dist.name != "mlpip_bench" or e.name in names]
+        found = entry_points(group=group)
+        if group != "mlpip_bench.methods":
+            return found
+        return [e for e in found if e.dist.name != "mlpip_bench" or e.name in names]
 
     monkeypatch.setattr(registry, "entry_points", fewer)
 
@@ -281,8 +284,8 @@ def test_two_plugins_of_one_name_are_both_named_and_the_others_go_on(site, monke
     assert result.exit_code == 2
     assert says in result.output
     assert says in invoke("check", "--all").output
-    listed = invoke("list", "methods")
-    assert listed.exit_code == 0
+    listed = invoke("list", "methods", "--check")
+    assert listed.exit_code == 1
     assert "protonets" in listed.output
     assert "twice" in listed.output
 
@@ -297,8 +300,8 @@ def test_two_plugins_of_one_name_are_both_named_and_the_others_go_on(site, monke
 )
 def test_a_broken_protocol_is_named_and_hides_no_other(source, says, site):
     install(site, "broken_protocol", source, "broken_protocol:Broken", kind="protocols")
-    listed = invoke("list", "protocols")
-    assert listed.exit_code == 0
+    listed = invoke("list", "protocols", "--check")
+    assert listed.exit_code == 1
     assert says in listed.output
     assert "accuracy" in listed.output
     result = invoke("run", "--methods", "protonets", "--protocols", "accuracy,broken", *ONE_TRIAL, "--results", site)

@@ -1,4 +1,4 @@
-"""The command line answers at once: its CPU time beside that of importing pandas, as a ratio within one run."""
+"""The command line answers at once: its CPU time against that of importing pandas, as a ratio within one run."""
 
 import resource
 import statistics

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builders import budget, invoke
-from mlpip_bench import registry
+from mlpip_bench import __version__, registry
 from mlpip_bench.records import store
 
 COLUMNS = "bench,method,protocol,metric,way,shot,queries,norm,preset,iterations,source,seed,device,tasks,mean,ci95,unit"
@@ -118,14 +118,16 @@ def test_it_works_from_any_directory(tmp_path, monkeypatch):
 
 def test_lists_show_what_is_installed():
     for what, names in (
-        ("methods", [*registry.method_names(), "Gordon et al. 2019"]),
+        ("methods", registry.method_names()),
+        ("methods --check", [*registry.method_names(), "Gordon et al. 2019"]),
+        ("backbones", ["conv4", "identity", "mlp"]),
         ("benches", ["omni5w1s", "mini5w5s", "tiny5w1s", "toy10", "context2", "views5s"]),
-        ("protocols", ["accuracy", "nll", "calibration", "ece", "brier", "steps", "one_at_a_time"]),
+        ("protocols --check", ["accuracy", "nll", "calibration", "ece", "brier", "steps", "one_at_a_time"]),
         ("data", ["omni", "tiny", "mini", "views", "context"]),
     ):
-        output = invoke("list", what).output
+        output = invoke("list", *what.split()).output
         assert all(name in output for name in names), output
-    assert invoke("--version").output.strip().count(".") == 2
+    assert invoke("--version").output.strip() == __version__
 
 
 def test_real_data_is_verified(data_root):
@@ -171,6 +173,7 @@ def test_nothing_is_cut_in_a_narrow_terminal(finished, data_root):
     for arguments in (
         ["table", "--results", finished],
         ["list", "methods"],
+        ["list", "methods", "--check"],
         ["list", "data", "--data-root", data_root],
     ):
         assert "…" not in invoke(*arguments, **narrow).output
@@ -236,7 +239,7 @@ def test_a_broken_plugin_is_named(value, says, tmp_path, monkeypatch):
     assert result.exit_code == 2
     assert "'broken'" in result.output
     assert says in result.output
-    listed = invoke("list", "methods")
-    assert listed.exit_code == 0
+    listed = invoke("list", "methods", "--check")
+    assert listed.exit_code == 1
     assert "protonets" in listed.output
     assert "broken" in listed.output

@@ -34,12 +34,12 @@ TINY = {"iterations": 2, "tasks_per_batch": 2, "train_queries": 2}
 
 def labeled(points: int) -> Labeled:
     y = torch.arange(WAY).repeat_interleave(points).expand(TASKS, -1)
-    return Labeled(torch.rand(TASKS, WAY * points, *SPEC.image_shape), y, WAY)
+    return Labeled(torch.rand(TASKS, WAY * points, *SPEC.input_shape), y, WAY)
 
 
 def flop_of_a_step(name: str, **settings: object) -> int:
     method = make_method(name, way=WAY, spec=SPEC, **settings)
-    batch = make_batch(TASKS, WAY, SHOTS, QUERIES, shape=SPEC.image_shape, dtype=torch.float32)
+    batch = make_batch(TASKS, WAY, SHOTS, QUERIES, shape=SPEC.input_shape, dtype=torch.float32)
     return count_flop(lambda: method.loss(batch).backward())
 
 
@@ -65,8 +65,8 @@ def test_transposed_convolutions_are_counted():
 
 @pytest.mark.parametrize("norm", NORM_MODES)
 def test_a_block_counts_as_its_convolution(norm):
-    block = ConvBlock(2, SPEC, norm, 0.0)
-    x = torch.rand(TASKS, 5, *SPEC.image_shape)
+    block = ConvBlock(2, SPEC.settings, norm, 0.0)
+    x = torch.rand(TASKS, 5, *SPEC.input_shape)
     assert count_flop(lambda: block(x, None, track=False)) == TASKS * 5 * FIRST
 
 

@@ -7,13 +7,14 @@ import sys
 from itertools import pairwise, product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from builders import budget, invoke, make_config
 from mlpip_bench import registry
 from mlpip_bench.execution import estimates, options, planning, scheduler, status, worker
 from mlpip_bench.execution.config import RunConfig
-from mlpip_bench.execution.fingerprint import engine_code, plugin_code
+from mlpip_bench.execution.fingerprint import NUMBERS_VERSION, engine_code, plugin_code, requirements
 from mlpip_bench.records import store
 from mlpip_bench.training import checkpoints
 from mlpip_bench.utils.errors import UserError
@@ -147,7 +148,7 @@ def test_records_of_other_code_are_named(tmp_path, monkeypatch):
     assert run(tmp_path).exit_code == 0
     asked = config(tmp_path)
     (trial,) = planning.plan_trials(asked)
-    changed = dataclasses.replace(trial, method_code="0" * 12)
+    changed = dataclasses.replace(trial, code={"method protonets": "0" * 12})
     (standing,) = status.survey([changed], asked)
     assert status.why(standing, asked) == "the code has changed since its records of accuracy, nll were made"
     other_seed = dataclasses.replace(changed, seed=1)
@@ -240,42 +241,45 @@ class Mine(ProtoNets):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """Writes a package with a method, and gives the fingerprint of its code."""
-    folder = tmp_path / "a_package"
-    folder.mkdir()
+    """Installs a package with a method, and gives the fingerprint of its code."""
+    folder, info = tmp_path / "a_package", tmp_path / "a_package-1.0.dist-info"
+    for made in (folder, info):
+        made.mkdir()
     (folder / "__init__.py").write_text("")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: a_package\nVersion: 1.0\nRequires-Dist: numpy>=1\n")
+    (info / "entry_points.txt").write_text("[mlpip_bench.methods]\nmine = a_package.plugin:Mine\n")
+    (info / "RECORD").write_text("a_package/__init__.py,,\na_package/plugin.py,,\na_package/shared.py,,\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
-    def fingerprint(plugin: str = PLUGIN, shared: str = "SCALE = 1\n") -> str:
+    def fingerprint(plugin: str = PLUGIN, shared: str = "SCALE = 1\n") -> str | None:
         (folder / "plugin.py").write_text(plugin)
         (folder / "shared.py").write_text(shared)
-        for name in [n for n in sys.modules if n.startswith("a_package")]:
-            del sys.modules[name]
         importlib.invalidate_caches()
-        found = plugin_code(importlib.import_module("a_package.plugin").Mine)
-        for name in [n for n in sys.modules if n.startswith("a_package")]:
-            del sys.modules[name]
-        return found
+        return plugin_code("method", "mine")
 
-    return fingerprint
+    yield fingerprint
+    for name in [n for n in sys.modules if n.startswith("a_package")]:
+        del sys.modules[name]
 
 
-def test_the_fingerprint_of_a_plugin_covers_the_code_that_it_uses_and_nothing_else(package):
+def test_the_fingerprint_of_a_plugin_covers_all_modules_of_its_distribution_and_nothing_else(package):
     same = package()
-    assert package(PLUGIN.replace("# a comment", "").replace("Its own.", "Another docstring.")) == same
+    assert len(same) == 12
+    assert package() == same
     assert package(PLUGIN.replace("scale = shared.SCALE", "scale = shared.SCALE + 1")) != same
     assert package(shared="SCALE = 2\n") != same
-    assert package(shared="SCALE = 1  # still\n") == same
-    assert len(same) == 12
+    assert plugin_code("method", "protonets") is None  # the suite's own, which the numbers version stands for
+    assert requirements("method", "protonets") == {}
+    assert requirements("method", "mine") == {"a_package": "1.0", "numpy": np.__version__}
 
 
 def test_changed_code_is_another_trial(tmp_path):
     (trial,) = planning.plan_trials(config(tmp_path))
-    method = dataclasses.replace(trial, method_code="0" * 12)
+    method = dataclasses.replace(trial, code={"method protonets": "0" * 12})
     assert method.training_key != trial.training_key
     assert method.record_key("nll") != trial.record_key("nll")
-    protocol = dataclasses.replace(trial, protocols=dict(trial.protocols) | {"nll": "0" * 12})
+    protocol = dataclasses.replace(trial, code={"protocol nll": "0" * 12})
     assert protocol.training_key == trial.training_key  # a protocol changes no model
     assert protocol.record_key("nll") != trial.record_key("nll")
     assert protocol.record_key("accuracy") == trial.record_key("accuracy")
@@ -285,7 +289,5 @@ def test_records_say_which_code_made_them(tmp_path):
     run(tmp_path)
     (trial,) = planning.plan_trials(config(tmp_path))
     for record in store.load_all(tmp_path):
-        assert record.environment["code"] == {
-            **trial.code(record.protocol),
-            "build": engine_code(),
-        }
+        assert record.environment["code"] == {"numbers": NUMBERS_VERSION, "build": engine_code()}
+        assert record.key == trial.record_key(record.protocol)

@@ -38,9 +38,9 @@ RUN = {
     "setting of an absent method": (["--set", "maml.test_steps=3"], ["'maml' is not among --methods protonets"]),
     "setting without a value": (["--set", "protonets.scale"], ["--set takes [METHOD.]NAME=VALUE"]),
     "setting of another type": (["--set", "protonets.scale=big"], ["protonets.scale must be a number"]),
-    "device": (["--device", "tpu"], ["device must be auto, cpu, cuda"]),
+    "device": (["--device", "tpu"], ["device must be auto, cpu, mps, cuda"]),
     "no method": (["--methods", ","], ["--methods takes names", "Leave it out for the usual"]),
-    "split": (["--split", "alphabet"], ["--split must be one of random, vinyals"]),
+    "split": (["--data", "omni.split=alphabet"], ["omni.split must be one of random, vinyals"]),
     "no stand-in": (["--bench", "tiny5w1s"], ["tiny has no stand-in"]),
     "data root": (["--source", "real", "--data-root", "/does/not/exist"], ["the data folder must exist"]),
     "inner rate below zero": (["--methods", "maml", "--set", "maml.inner_rate=-1"], ["inner rates must be positive"]),
@@ -65,7 +65,7 @@ RUN = {
     "sweep of nobody": (["--sweep", ".scale=1"], ["--sweep names a setting, or METHOD.NAME"]),
     "swept and set": (["--sweep", "iterations=5,6"], ["iterations is set twice"]),
     "sweep of an absent method": (["--sweep", "maml.test_steps=1,3"], ["'maml' is not among --methods protonets"]),
-    "no bench": (["--bench", ","], ["a run needs at least one bench"]),
+    "no bench": (["--bench", ","], ["a run needs a bench"]),
     "no norm": (["--norm", ""], ["a run needs at least one norm"]),
     "way of nothing": (["--bench", "omni0w1s"], ["way of a bench is at least 2; 'omni0w1s' has 0"]),
     "shot of nothing": (["--bench", "omni5w0s"], ["shot of a bench is at least 1"]),
@@ -84,9 +84,15 @@ RUN = {
     "precision": (["--precision", "fp8"], ["unknown precision 'fp8'", "bf16"]),
     "precision of a GPU": (["--precision", "tf32", "--device", "cpu"], ["tf32 is a matter of CUDA GPUs"]),
     "compile": (["--compile", "fast"], ["unknown compile 'fast'", "default"]),
-    "resize": (["--resize", "cubic"], ["--resize must be one of nearest, antialias"]),
-    "views": (["--views", "coil"], ["--views must be one of auto, shapenet, coil100"]),
-    "angles": (["--angles", "radians"], ["unknown angles 'radians'", "sincos"]),
+    "resize": (["--data", "omni.resize=cubic"], ["omni.resize must be one of nearest, antialias"]),
+    "views": (
+        ["--bench", "views1s", "--methods", "versa", "--data", "views.source=coil"],
+        ["views.source must be one of auto, shapenet, coil100"],
+    ),
+    "angles": (
+        ["--bench", "views1s", "--methods", "versa", "--data", "views.angles=radians"],
+        ["views.angles must be one of sincos, degrees"],
+    ),
     "iterations that are no number": (["--iterations", "many"], ["Invalid value for '--iterations'", "valid integer"]),
     "an option that there is not": (["--sed", "3"], ["No such option: --sed", "--seed"]),
     "an option without its value": (["--seed"], ["Option '--seed' requires an argument"]),
@@ -95,7 +101,7 @@ RUN = {
 # Of other commands; {empty} is an empty folder, {records} one with a record, and {file} a file of JSON.
 OTHERS = {
     "command": (["rum"], ["No such command 'rum'", "run"]),
-    "run of nothing": (["run"], ["Missing option '--bench'"]),
+    "run of nothing": (["run"], ["a run needs a bench"]),
     "table of no records": (
         ["table", "--results", "{empty}"],
         ["tables are made from records", "{empty}", "Make some"],

@@ -106,7 +106,9 @@ def test_a_protocol_that_applies_to_nothing_is_refused(tmp_path):
 def test_a_protocol_that_cannot_say_whether_it_applies_is_refused(tmp_path):
     done = run(tmp_path, "nll,unsure")
     assert done.exit_code == 2
-    assert "protocol 'unsure' cannot say whether it applies: RuntimeError: who knows" in " ".join(done.output.split())
+    assert "protocol 'unsure' cannot say whether it applies to linear5s: RuntimeError: who knows" in " ".join(
+        done.output.split()
+    )
 
 
 def test_steps_are_measured_in_regression_too(tmp_path):
@@ -127,7 +129,7 @@ def test_a_whole_number_for_a_real_setting_is_the_same_trial(tmp_path):
     keys = []
     for value in (1, 1.0):
         config = RunConfig(
-            ("amortized_vi",), ("linear5s",), ("nll",), overrides={"*": {"beta": value}}, results=tmp_path
+            ("linear5s",), ("amortized_vi",), ("nll",), overrides={"*": {"beta": value}}, results=tmp_path
         )
         (trial,) = planning.plan_trials(config)
         keys.append(trial.training_key)

@@ -264,7 +264,17 @@ def test_predictions_are_kept_as_images_and_are_inductive():
 
 
 def test_view_reconstruction_from_the_command_line_on_coil_100(data_root, tmp_path):
-    command = ["run", "--bench", "views5s", "--views", "coil100", "--results", tmp_path, "--data-root", data_root]
+    command = [
+        "run",
+        "--bench",
+        "views5s",
+        "--data",
+        "views.source=coil100",
+        "--results",
+        tmp_path,
+        "--data-root",
+        data_root,
+    ]
     done = invoke(*command, "--iterations", 2)
     assert done.exit_code == 0, done.output
     records = {r.method: r for r in store.load_all(tmp_path)}

@@ -353,12 +353,12 @@ def test_numbers_are_medians_and_ratios_are_taken_repeat_by_repeat():
     slow, fast = (10.0, 20.0, 40.0, 10.0, 10.0), (20.0, 60.0, 80.0, 50.0, 40.0)
     (table,) = timing_tables([record("tortoise", slow), record("hare", fast)])
     rows = {row.label: row for row in table.rows}
-    assert rows["hare"].trials["tasks/s"].mean == 50
+    assert rows["hare"].cells["tasks/s"].mean == 50
     lower, upper = np.quantile(fast, [0.25, 0.75])
-    assert rows["hare"].trials["tasks/s"].text == f"50.0 [{lower:.1f}, {upper:.1f}]"
-    assert rows["hare"].trials["× tortoise"].mean == np.median(np.divide(fast, slow))  # noqa: RUF001
-    assert rows["tortoise"].trials["× tortoise"].mean == 1  # noqa: RUF001
-    assert rows["hare"].trials["peak MB"].text == "5"
+    assert rows["hare"].cells["tasks/s"].text == f"50.0 [{lower:.1f}, {upper:.1f}]"
+    assert rows["hare"].cells["× tortoise"].mean == np.median(np.divide(fast, slow))  # noqa: RUF001
+    assert rows["tortoise"].cells["× tortoise"].mean == 1  # noqa: RUF001
+    assert rows["hare"].cells["peak MB"].text == "5"
     assert "median over 5 repeats of 20 tasks" in table.notes[0].lower()
 
 
@@ -367,8 +367,8 @@ def test_there_is_no_ratio_across_sessions():
     for against in (None, "tortoise"):
         first, second = timing_tables(records, against)
         assert [row.label for row in (*first.rows, *second.rows)] == ["tortoise", "hare"]
-        assert "× tortoise" in first.rows[0].trials  # noqa: RUF001
-        assert "× tortoise" not in second.rows[0].trials  # noqa: RUF001
+        assert "× tortoise" in first.rows[0].cells  # noqa: RUF001
+        assert "× tortoise" not in second.rows[0].cells  # noqa: RUF001
 
 
 def test_each_row_names_the_very_device():
@@ -442,8 +442,8 @@ def test_what_pytest_benchmark_wrote_is_a_table(tmp_path):
     path.write_text(json.dumps(content))
     table = benchmark_table(path)
     rows = {row.label: row for row in table.rows}
-    assert rows["test_b"].trials["ms"].text == "2 [1, 4]"
-    assert rows["old / new"].trials["ratio"].mean == 2.5
+    assert rows["test_b"].cells["ms"].text == "2 [1, 4]"
+    assert rows["old / new"].cells["ratio"].mean == 2.5
     printed = invoke("table", "--timing", "--benchmark-json", path, "--format", "markdown").output
     assert "| old / new | 2 [1, 4] | 2.5 | at least 2 |" in printed
     content["benchmarks"][0]["extra_info"] |= {"bar": 1.05, "bar_is": "at most"}
@@ -482,7 +482,7 @@ def test_the_readme_quotes_the_committed_benchmarks_and_timings():
     records = store.load_all(REPOSITORY / "results" / "timing")
     paper = [r for r in records if r.bench == "mini5w5s" and r.config["queries"] == 5]
     rows = {row.label: row for row in timing_tables(paper, "maml")[0].rows}
-    assert f"{rows['versa (stand-in)'].trials['× maml'].mean:.1f} times as fast as MAML" in section  # noqa: RUF001
+    assert f"{rows['versa (stand-in)'].cells['× maml'].mean:.1f} times as fast as MAML" in section  # noqa: RUF001
 
 
 def test_the_page_quotes_the_committed_tables():

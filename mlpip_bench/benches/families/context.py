@@ -1,4 +1,4 @@
-"""Fifty fixed tasks of digits: do a class's weights depend on the context? (paper, appendix B.2)."""
+"""Context independence: fifty fixed tasks of digits, do a class's weights depend on its context? (appendix B.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear regression with a known posterior."""
+"""Linear regression: three inputs, and a posterior that is known."""
 
 from __future__ import annotations
 

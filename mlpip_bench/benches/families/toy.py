@@ -1,4 +1,4 @@
-"""The paper's toy: a Gaussian with an unknown mean (section 5.1)."""
+"""Toy: the paper's Gaussian with an unknown mean (section 5.1)."""
 
 from __future__ import annotations
 

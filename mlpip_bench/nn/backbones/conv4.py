@@ -1,4 +1,4 @@
-"""The convolutional network of the paper (appendix D, tables D.1 and D.2)."""
+"""Conv4: the convolutional network of the paper (appendix D, tables D.1 and D.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No network: the features are the inputs."""
+"""Identity: no network, the features are the inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fully connected layers with ELU between them, for vectors and small images."""
+"""MLP: fully connected layers with ELU between them, for vectors and small images."""
 
 from __future__ import annotations
 

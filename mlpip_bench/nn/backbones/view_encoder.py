@@ -1,4 +1,4 @@
-"""The encoder of views (paper, appendix E, table E.2)."""
+"""View encoder: convolutions and a fully connected layer, for images of objects (paper, appendix E, table E.2)."""
 
 from __future__ import annotations
 
