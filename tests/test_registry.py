@@ -313,12 +313,12 @@ def test_plugins_on_the_path_of_a_process_are_found(tmp_path):
     install(tmp_path, "good_plugin", cosine(), "good_plugin:CosineMeans", name="good")
     install(tmp_path, "broken_plugin", "import no_such_module", "broken_plugin:CosineMeans")
     done = subprocess.run(
-        [sys.executable, "-m", "mlpip_bench", "list", "methods"],
+        [sys.executable, "-m", "mlpip_bench", "list", "methods", "--check"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "300"},
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (1, "")
     assert "point mass at the class means on the unit sphere" in done.stdout
     assert "method 'broken' (broken_plugin:CosineMeans of the package broken_plugin_package)" in done.stdout
