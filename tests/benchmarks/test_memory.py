@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from builders import backbone
 from mlpip_bench import registry
 from mlpip_bench.inference.method import Problem
+from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.utils.device import keep_freed_memory
 from mlpip_bench.evaluation.predict import predict
@@ -34,7 +34,9 @@ images = np.random.default_rng(0).integers(0, 256, (1000, 1, 14, 14), dtype=np.u
 data = ClassImages(images, np.full(50, 20), tuple(map(str, range(50))))
 stream = TaskStream(ImagePool(data, torch.device("cpu")), TaskShape(5, 1, 2), "memory")
 maml = registry.method("maml")
-problem = Problem(backbone("conv4", (1, 14, 14), blocks=4, channels=32, ceil_mode=True), "metabn", 5)
+conv4 = registry.backbone("conv4")
+spec = BackboneSpec("conv4", conv4, conv4.Settings(channels=32, ceil_mode=True), (1, 14, 14))
+problem = Problem(spec, "metabn", 5)
 predict(maml(problem, maml.Settings(test_steps=5)), stream, int(sys.argv[1]))
 print(next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")).split()[1])
 """
