@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from mlpip_bench import registry
 from mlpip_bench.benches.family import TEST_QUERIES, DataRequest, TaskFamily, TaskSource
 from mlpip_bench.benches.spec import BenchSpec
+from mlpip_bench.datasets.sources import root_of_environment
 from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.evaluation.protocol import Evaluation, compiled_for_tests
 from mlpip_bench.execution import options, planning, restoring, scheduler
@@ -114,7 +115,7 @@ def load_bench(
 
     Args:
         name: for example ``omni5w1s``; any numbers work.
-        data_root: folder below which real data is looked for.
+        data_root: folder below which real data is looked for; by default what ``MLPIP_BENCH_DATA`` names, if anything.
         source: ``auto`` (real data where found, else the stand-in), ``real`` or ``procedural``.
         data: options of its task family by name, for example ``{"split": "vinyals"}``.
         device: where its tensors are.
@@ -127,7 +128,7 @@ def load_bench(
     spec = registry.bench(name)
     plugin = registry.family(spec.family)
     family = plugin(with_values(plugin.Options, data or {}, spec.family))
-    found = family.load(DataRequest(source, Path(data_root) if data_root else None))
+    found = family.load(DataRequest(source, Path(data_root) if data_root else root_of_environment()))
     return Bench(spec, family, found, resolve_device(device))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,15 @@ from mlpip_bench.utils.provenance import Source
 CHECKSUMS = "SHA256SUMS"
 
 _log = logging.getLogger("mlpip_bench")
+
+ROOT_VARIABLE = "MLPIP_BENCH_DATA"
+"""The environment variable that names the folder of real data, where nothing else does."""
+
+
+def root_of_environment() -> Path | None:
+    """The folder that :data:`ROOT_VARIABLE` names; None where it is not set."""
+    named = os.environ.get(ROOT_VARIABLE)
+    return Path(named).expanduser() if named else None
 
 
 @dataclass(frozen=True)
@@ -198,7 +208,7 @@ def _folders(source: DataSource, data_root: Path | None) -> list[Path]:
     root = data_root.expanduser()
     if not root.is_dir():
         raise UserError(
-            f"the data folder must exist; {root} is not a folder. Correct --data-root (or MLPIP_BENCH_DATA)."
+            f"the data folder must exist; {root} is not a folder. Correct --data-root (or {ROOT_VARIABLE})."
         )
     below = [path for path in sorted(root.iterdir()) if path.is_dir() and path.name.lower() in source.folders]
     below.sort(key=lambda path: source.folders.index(path.name.lower()))
@@ -219,7 +229,7 @@ def _locate(source: DataSource, data_root: Path | None) -> Found | None:
 def _absence(source: DataSource, data_root: Path | None) -> str:
     name = source.title.split(":")[0]
     if data_root is None:
-        return f"{name} is not known to be anywhere: no data folder is set (--data-root or MLPIP_BENCH_DATA)."
+        return f"{name} is not known to be anywhere: no data folder is set (--data-root or {ROOT_VARIABLE})."
     for folder in _folders(source, data_root):
         # A split list alone is a fact about the data set, not the data set.
         content = sorted(p.name for p in folder.iterdir() if not p.name.startswith(".") and p.name not in source.facts)
@@ -230,7 +240,7 @@ def _absence(source: DataSource, data_root: Path | None) -> str:
 
 def _needed(source: DataSource) -> str:
     folders = " or ".join(f"{name}/" for name in source.folders)
-    return f"Point --data-root (or MLPIP_BENCH_DATA) to a folder that has {folders} with one of:" + "".join(
+    return f"Point --data-root (or {ROOT_VARIABLE}) to a folder that has {folders} with one of:" + "".join(
         f"\n  - {layout}" for layout in source.layouts
     )
 
