@@ -22,7 +22,6 @@ from numpy.typing import ArrayLike, NDArray
 from mlpip_bench import registry
 from mlpip_bench.benches.family import TEST_QUERIES, DataRequest, TaskFamily, TaskSource
 from mlpip_bench.benches.spec import BenchSpec
-from mlpip_bench.datasets.sources import root_of_environment
 from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.evaluation.protocol import Evaluation, compiled_for_tests
 from mlpip_bench.execution import options, planning, restoring, scheduler
@@ -38,6 +37,7 @@ from mlpip_bench.training.checkpoints import TrainingState
 from mlpip_bench.utils.choices import SourceChoice
 from mlpip_bench.utils.device import resolve_device
 from mlpip_bench.utils.errors import TrialError, UserError, unknown_name
+from mlpip_bench.utils.files import root_of_environment
 from mlpip_bench.utils.progress import Quiet, Reporter
 from mlpip_bench.utils.seeding import seed_from
 from mlpip_bench.utils.settings import with_values

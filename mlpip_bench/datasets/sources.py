@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,21 +16,13 @@ from mlpip_bench.datasets.cache import cached
 from mlpip_bench.datasets.reading import Found, listed, shortfall
 from mlpip_bench.utils.choices import SourceChoice
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.files import ROOT_VARIABLE
 from mlpip_bench.utils.progress import Quiet, Reporter
 from mlpip_bench.utils.provenance import Source
 
 CHECKSUMS = "SHA256SUMS"
 
 _log = logging.getLogger("mlpip_bench")
-
-ROOT_VARIABLE = "MLPIP_BENCH_DATA"
-"""The environment variable that names the folder of real data, where nothing else does."""
-
-
-def root_of_environment() -> Path | None:
-    """The folder that :data:`ROOT_VARIABLE` names; None where it is not set."""
-    named = os.environ.get(ROOT_VARIABLE)
-    return Path(named).expanduser() if named else None
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from mlpip_bench.datasets.sources import root_of_environment
 from mlpip_bench.execution.config import RUNS, RunConfig
 from mlpip_bench.utils.choices import NORM_MODES
 from mlpip_bench.utils.errors import UserError, unknown_name
+from mlpip_bench.utils.files import root_of_environment
 from mlpip_bench.utils.numerics import Numerics
 
 DEFAULTS: Mapping[str, Any] = {
