@@ -21,6 +21,8 @@ Angles = Literal["sincos", "degrees"]
 class ViewStream:
     """Tasks that ask for views of one object, given some of them; x is a view's angle and y its image.
 
+    The order of points says nothing that their angles do not say.
+
     Args:
         pool: objects as classes, each with ``VIEWS`` images in the order of their azimuth.
         shape: of way 1; its shots are the given views.
