@@ -96,8 +96,8 @@ def chunk_size(stream: Stream) -> int:
 
 
 def single_query(query: Labeled, index: int) -> Labeled:
-    """One query of each task."""
-    return Labeled(query.x[:, index : index + 1], query.y[:, index : index + 1], query.way)
+    """One query of each task, in memory of its own, through which the others are not seen."""
+    return Labeled(query.x[:, index : index + 1].clone(), query.y[:, index : index + 1], query.way)
 
 
 def _predictive(method: Method[Any], q: Posterior[Any], query: Labeled) -> Distribution:

@@ -74,6 +74,15 @@ class TaskBatch:
         return Labeled(x, y, self.support.way)
 
     @staticmethod
+    def parted(x: Tensor, y: Tensor, support: int) -> TaskBatch:
+        """Tasks without classes whose first points are the support set, and the others the queries.
+
+        In memory of their own: a view of ``y`` would lead a method from its support set to the targets of the queries.
+        """
+        parts = [slice(None, support), slice(support, None)]
+        return TaskBatch(*(Labeled(x[:, part].clone(), y[:, part].clone(), 1) for part in parts))
+
+    @staticmethod
     def cat(batches: Sequence[TaskBatch]) -> TaskBatch:
         """The tasks of several batches of one shape."""
 

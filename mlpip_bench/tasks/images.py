@@ -24,15 +24,15 @@ class TaskIndices:
 
     Attributes:
         classes: class drawn for each label ``0 .. way-1``.
-        support, query: image indices, class by class.
-        support_y, query_y: the labels of these points, the same for every task.
+        support, query: image indices, in an order that says nothing of their classes.
+        support_y, query_y: the labels of these points.
     """
 
     classes: Int[Tensor, "task way"]
     support: Int[Tensor, "task point"]
     query: Int[Tensor, "task point"]
-    support_y: Int[Tensor, " point"]
-    query_y: Int[Tensor, " point"]
+    support_y: Int[Tensor, "task point"]
+    query_y: Int[Tensor, "task point"]
 
 
 class ImagePool:
@@ -72,20 +72,17 @@ class ImagePool:
             )
 
     def draw(self, shape: TaskShape, tasks: int, rng: np.random.Generator) -> TaskIndices:
-        """Draw tasks: classes without replacement, images without overlap of support and query."""
+        """Draw tasks: classes without replacement, images without overlap of support and query, in random order."""
         keys = torch.from_numpy(rng.random((tasks, self.data.num_classes)))
         classes = keys.topk(shape.way).indices
         shots = torch.tensor(shape.shots_per_class)
         most = int(shots.max())
         instances = self.draw_images(classes, most + shape.queries, rng)
         in_support = torch.arange(most) < shots.unsqueeze(-1)
-        return TaskIndices(
-            classes=classes,
-            support=instances[:, :, :most][:, in_support],
-            query=instances[:, :, most:].flatten(1),
-            support_y=torch.arange(shape.way).repeat_interleave(shots),
-            query_y=torch.arange(shape.way).repeat_interleave(shape.queries),
-        )
+        labels = torch.arange(shape.way)
+        support, support_y = _shuffled(instances[:, :, :most][:, in_support], labels.repeat_interleave(shots), rng)
+        query, query_y = _shuffled(instances[:, :, most:].flatten(1), labels.repeat_interleave(shape.queries), rng)
+        return TaskIndices(classes, support, query, support_y, query_y)
 
     def draw_images(
         self, classes: Int[Tensor, "task way"], images: int, rng: np.random.Generator
@@ -99,9 +96,9 @@ class ImagePool:
         """Images as float32 in [0, 1]."""
         return self.images[index.to(self.device)].to(torch.float32).div_(255)
 
-    def labeled(self, index: Int[Tensor, "task point"], y: Int[Tensor, " point"], way: int) -> Labeled:
-        """Images with their labels, which are the same for every task."""
-        return Labeled(self.gather_images(index), y.to(self.device).expand(index.shape), way)
+    def labeled(self, index: Int[Tensor, "task point"], y: Int[Tensor, "task point"], way: int) -> Labeled:
+        """Images with their labels."""
+        return Labeled(self.gather_images(index), y.to(self.device), way)
 
     def gather(self, indices: TaskIndices) -> TaskBatch:
         """Cut tasks out of the pool."""
@@ -109,6 +106,14 @@ class ImagePool:
         return TaskBatch(
             self.labeled(indices.support, indices.support_y, way), self.labeled(indices.query, indices.query_y, way)
         )
+
+
+def _shuffled(
+    index: Int[Tensor, "task point"], y: Int[Tensor, " point"], rng: np.random.Generator
+) -> tuple[Int[Tensor, "task point"], Int[Tensor, "task point"]]:
+    """Points that come class by class in a random order, each task's its own, so that no position tells a class."""
+    order = torch.from_numpy(rng.random(index.shape)).argsort(1)
+    return index.gather(1, order), y[order]
 
 
 _DRAWING = ThreadPoolExecutor(1, "drawing")
@@ -143,9 +148,8 @@ class TaskStream:
         for block, rows in blocks(first, tasks):
             drawn = self._block(block).result()
             self._block(block + 1)  # drawn while this one is used
-            parts.append((drawn.classes[rows], drawn.support[rows], drawn.query[rows]))
-        classes, support, query = (torch.cat(columns) for columns in zip(*parts, strict=True))
-        return TaskIndices(classes, support, query, drawn.support_y, drawn.query_y)
+            parts.append([getattr(drawn, field.name)[rows] for field in dataclasses.fields(drawn)])
+        return TaskIndices(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
     def batch(self, first: int, tasks: int) -> TaskBatch:
         """Tasks ``first .. first+tasks-1`` as tensors on the pool's device."""
@@ -174,15 +178,15 @@ class HeldOutStream:
 
     def batch(self, first: int, tasks: int) -> TaskBatch:
         """Tasks ``first .. first+tasks-1``."""
-        way, queries = self.shape.way, self.shape.queries
-        index = torch.cat(
-            [
-                self.pool.draw_images(self.classes(b * BLOCK, BLOCK), queries, block_generator(self.seed, b))[rows]
-                for b, rows in blocks(first, tasks)
-            ]
-        ).flatten(1)
-        support = self.tasks.indices(first, tasks)
+        way = self.shape.way
+        parts = [[part[rows] for part in self._queries(block)] for block, rows in blocks(first, tasks)]
+        query, query_y = (torch.cat(columns) for columns in zip(*parts, strict=True))
+        of_tasks = self.tasks.indices(first, tasks)
         return TaskBatch(
-            self.tasks.pool.labeled(support.support, support.support_y, way),
-            self.pool.labeled(index, torch.arange(way).repeat_interleave(queries), way),
+            self.tasks.pool.labeled(of_tasks.support, of_tasks.support_y, way), self.pool.labeled(query, query_y, way)
         )
+
+    def _queries(self, block: int) -> tuple[Tensor, Tensor]:
+        rng, queries = block_generator(self.seed, block), self.shape.queries
+        images = self.pool.draw_images(self.classes(block * BLOCK, BLOCK), queries, rng)
+        return _shuffled(images.flatten(1), torch.arange(self.shape.way).repeat_interleave(queries), rng)

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
+from mlpip_bench.tasks.batch import TaskBatch, TaskShape
 from mlpip_bench.tasks.stream import BLOCK, block_generator, blocks
 from mlpip_bench.utils.provenance import Source
 
@@ -60,8 +60,7 @@ class LinearGaussianStream:
         """Tasks ``first .. first+tasks-1``, in float32."""
         parts = [[array[rows] for array in self._draw(block)] for block, rows in blocks(first, tasks)]
         x, y = (torch.from_numpy(np.concatenate(p)).to(self.device) for p in zip(*parts, strict=True))
-        shots = self.shape.shots_per_class[0]
-        return TaskBatch(Labeled(x[:, :shots], y[:, :shots], 1), Labeled(x[:, shots:], y[:, shots:], 1))
+        return TaskBatch.parted(x, y, self.shape.shots_per_class[0])
 
     def _draw(self, block: int) -> tuple[np.ndarray, np.ndarray]:
         rng = block_generator(self.seed, block)

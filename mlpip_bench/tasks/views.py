@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mlpip_bench.datasets.views import VIEWS
-from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
+from mlpip_bench.tasks.batch import TaskBatch, TaskShape
 from mlpip_bench.tasks.images import ImagePool
 from mlpip_bench.tasks.stream import BLOCK, block_generator, blocks
 from mlpip_bench.utils.errors import UserError
@@ -20,6 +20,8 @@ Angles = Literal["sincos", "degrees"]
 
 class ViewStream:
     """Tasks that ask for views of one object, given some of them; x is a view's angle and y its image.
+
+    The order of points says nothing that their angles do not say.
 
     Args:
         pool: objects as classes, each with ``VIEWS`` images in the order of their azimuth.
@@ -65,7 +67,5 @@ class ViewStream:
             torch.cat(column)
             for column in zip(*([a[rows] for a in self._block(b)] for b, rows in blocks(first, tasks)), strict=True)
         )
-        given = self.shape.shots_per_class[0]
         images = self.pool.gather_images(self.pool.starts[objects].unsqueeze(1) + views)
-        x = self._angles[views].to(self.device)
-        return TaskBatch(Labeled(x[:, :given], images[:, :given], 1), Labeled(x[:, given:], images[:, given:], 1))
+        return TaskBatch.parted(self._angles[views].to(self.device), images, self.shape.shots_per_class[0])

@@ -24,7 +24,8 @@ def assert_family_conforms(plugin: type[TaskFamily], request: DataRequest | None
 
     On the first bench of ``examples``: splits have no class and no image in common (of :class:`FixedTasks`, no
     image); the same seed gives the same tasks, loaded again and in batches of any size; tasks of validation and test
-    are the same for every training seed; queries are none of the support points; shapes are those of the bench.
+    are the same for every training seed; queries are none of the support points, and cannot be reached through the
+    memory of those; queries of classes come in an order of each task's own; shapes are those of the bench.
 
     Args:
         plugin: the class; it need not be registered.
@@ -103,6 +104,10 @@ def _of_tasks(family: TaskFamily, bench: BenchSpec, data: TaskSource, batch: Tas
             yield f"each of {bench.way} classes must have {bench.shot} support points"
         if not bool(((query.y >= 0) & (query.y < support.way)).all()):
             yield "labels of queries must be those of the support set's classes"
+        if bool((query.y == query.y[0]).all()):
+            yield "queries must be in an order of each task's own; in all tasks their labels come in one order"
+    if any(t.untyped_storage().nbytes() > t.numel() * t.element_size() for t in (support.x, support.y, query.x)):
+        yield "support set and images of queries must be in memory of their own, and no views of what holds the targets"
     # A reconstruction is scored on all views, the given ones too; where x is empty, points have nothing to compare.
     if family.kind != "reconstruction" and support.x.numel() and _shares_points(support.x, query.x):
         yield "queries must be none of the support points"

@@ -10,7 +10,7 @@ from scipy import stats
 
 from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.tasks.batch import Labeled, TaskShape
-from mlpip_bench.tasks.images import ImagePool, TaskStream
+from mlpip_bench.tasks.images import HeldOutStream, ImagePool, TaskStream
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.seeding import seed_from
 
@@ -52,6 +52,39 @@ def test_tasks_have_distinct_classes_disjoint_images_and_true_labels(way, shots,
     assert (batch.query.one_hot.sum(1) == queries).all()
 
 
+def orders(shots: int = 2, queries: int = 3) -> dict[str, torch.Tensor]:
+    """Labels ``[task, point]`` of the parts of some streams, in the order in which a method meets them."""
+    pool, shape = coded_pool([12] * 9), TaskShape(4, shots, queries)
+    stream = TaskStream(pool, shape, "order")
+    tasks, held_out = stream.batch(0, 4000), HeldOutStream(stream, pool, queries, "order", "held out", split="test")
+    return {"support": tasks.support.y, "query": tasks.query.y, "held out": held_out.batch(0, 4000).query.y}
+
+
+@pytest.mark.parametrize("part", ["support", "query", "held out"])
+def test_a_position_says_nothing_of_a_class(part):
+    y = orders()[part]
+    tasks, points = y.shape
+    per_class = points // 4
+    assert (y.sort(1).values == torch.arange(4).repeat_interleave(per_class)).all()
+    counts = torch.stack([(y == label).sum(0) for label in range(4)])  # [way, point]
+    # Each row and column of the table has a fixed sum, and a task's points are drawn without replacement: the statistic
+    # is a chi-square of (way - 1)(points - 1) degrees times points / (points - 1).
+    statistic = float((counts - tasks / 4).square().sum()) / (tasks / 4) * (points - 1) / points
+    assert stats.chi2.sf(statistic, 3 * (points - 1)) > 1e-3
+    # Neighbors are of one class as often as any two points of a random order.
+    same = (y[:, 1:] == y[:, :-1]).double()
+    expected = (per_class - 1) / (points - 1)
+    error = float(same.mean(1).std()) / tasks**0.5
+    assert abs(float(same.mean()) - expected) < 4 * error
+
+
+def test_the_order_of_queries_is_not_that_of_the_support_set():
+    labels = orders(shots=3, queries=3)
+    for part in ("query", "held out"):
+        same = (labels["support"] == labels[part]).double()
+        assert abs(float(same.mean()) - 1 / 4) < 4 * float(same.mean(1).std()) / 4000**0.5
+
+
 def test_a_hundred_ways_never_repeat_a_class():
     # With replacement, 95 of 100 such tasks would hold a class twice (423 x 4 test classes of Omniglot).
     stream = TaskStream(coded_pool([2] * 200), TaskShape(100, 1, 1), "t")
@@ -80,7 +113,7 @@ def test_the_stream_does_not_depend_on_batch_size(sizes):
     for size in sizes:
         parts.append(stream.indices(first, size))
         first += size
-    for name in ("classes", "support", "query"):
+    for name in ("classes", "support", "query", "support_y", "query_y"):
         assert torch.equal(torch.cat([getattr(p, name) for p in parts]), getattr(whole, name))
 
 
@@ -122,10 +155,12 @@ def test_the_stream_is_pinned():
     indices = TaskStream(coded_pool([20] * 30), TaskShape(3, 1, 1), "omni5w1s", "test").indices(1000, 2)
     assert indices.classes.tolist() == PINNED_CLASSES
     assert indices.support.tolist() == PINNED_SUPPORT
+    assert indices.support_y.tolist() == PINNED_LABELS
 
 
 PINNED_CLASSES = [[6, 2, 23], [7, 20, 13]]
-PINNED_SUPPORT = [[120, 51, 467], [147, 411, 277]]
+PINNED_SUPPORT = [[51, 120, 467], [277, 147, 411]]
+PINNED_LABELS = [[1, 0, 2], [2, 0, 1]]
 
 
 def test_streams_of_other_names_differ():

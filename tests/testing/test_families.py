@@ -116,6 +116,17 @@ def flat(batch):
     return TaskBatch(Labeled(batch.support.x.flatten(2), batch.support.y, batch.support.way), batch.query)
 
 
+def class_by_class(batch):
+    order = batch.query.y.argsort(1)
+    x, y = batch.query.x[torch.arange(len(order))[:, None], order], batch.query.y.gather(1, order)
+    return TaskBatch(batch.support, Labeled(x, y, batch.query.way))
+
+
+def cut_off(batch):
+    points, shots = batch.merged, batch.support.y.shape[1]
+    return TaskBatch(Labeled(points.x[:, :shots], points.y[:, :shots], 1), batch.query)
+
+
 def test_noise_conforms():
     assert_family_conforms(Noise)
 
@@ -131,6 +142,8 @@ def test_noise_conforms():
         (changing(by_batch), "train: task i must be the same in a batch of any size"),
         (changing(overlapping), "test: queries must be none of the support points"),
         (changing(overlapping, Linear), "test: queries must be none of the support points"),
+        (changing(class_by_class), "test: queries must be in an order of each task's own"),
+        (changing(cut_off, Linear), "test: support set and images of queries must be in memory of their own"),
         (changing(mislabeled), "test: each of 5 classes must have 1 support points"),
         (changing(flat), r"test: support.x must be (4, 5, 1, 5, 5); got (4, 5, 25)"),
         (ImageClassification, "it lacks title, needs, examples, budgets"),

@@ -356,7 +356,7 @@ class TaskLeaksIntoTheNext(Predictive):
 @caught_by("queries_independent")
 class QueriesNormalisedByQueries(Predictive):
     def outputs(self, q, query_x):
-        return super().outputs(dataclasses.replace(q, support=None), query_x)
+        return super().outputs(dataclasses.replace(q, norm_statistics=None), query_x)
 
 
 @caught_by("queries_independent")
@@ -364,6 +364,39 @@ class SecondHalfOfTheQueriesIgnored(Predictive):
     def outputs(self, q, query_x):
         half = query_x[:, : (query_x.shape[1] + 1) // 2]
         return super().outputs(q, torch.cat([half, half], 1)[:, : query_x.shape[1]])
+
+
+@caught_by("query_order")
+class QueriesSeeThoseBefore(Predictive):
+    """As a causal sequence model does, where queries may see each other."""
+
+    def features(self, x, statistics=None):
+        features, own = super().features(x, statistics)
+        if statistics is not None and self.problem.norm == "transductive":
+            features = features.cumsum(1) / torch.arange(1, x.shape[1] + 1).to(features)[:, None]
+        return features, own
+
+
+@caught_by("query_order")
+class QueriesClassifiedByPosition(Predictive):
+    handles = ("classification",)
+
+    def outputs(self, q, query_x):
+        outputs = super().outputs(q, query_x)
+        if self.training or self.problem.norm != "transductive":
+            return outputs
+        points, way = outputs.shape[-2:]
+        return outputs + 9 * nn.functional.one_hot(torch.arange(points) * way // points, way).to(outputs)
+
+
+@caught_by("query_order")
+class NoiseOfEachPosition(Predictive):
+    """Fixed samples that are other ones for every query."""
+
+    def noise(self, shape):
+        generator = torch.Generator().manual_seed(0)
+        half = torch.randn(-(-shape[0] // 2), 1, *shape[2:], generator=generator, dtype=torch.float64)
+        return super().noise(shape) if self.training else torch.cat([half, -half])[: shape[0]]
 
 
 # noise and state

@@ -124,6 +124,19 @@ def queries_independent(case: Case) -> None:
 
 
 @check()
+def query_order(case: Case) -> None:
+    """Queries have no order: in every norm, to permute a task's queries permutes its predictions."""
+    order = torch.tensor([4, 0, 3, 5, 1, 2])
+    for norm in case.norms:
+        method, batch = case.method(norm), case.batch()
+        with torch.no_grad():
+            q = method.amortize(batch.support)
+            in_order = case.answer(method, q, batch.query)
+            permuted = case.answer(method, q, select(batch.query, order))
+        assert_same(permuted, in_order[:, order], f"norm {norm}, queries in another order")
+
+
+@check()
 def support_order(case: Case) -> None:
     """The order of the support points is irrelevant."""
     method, batch = case.method(), case.batch()
