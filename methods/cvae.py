@@ -72,4 +72,4 @@ class CVAE(Method[Normal]):
         angles, _ = self.model.features(single.x)
         psi = self.model.posterior(angles, single)
         conditional = self.model.predictive(angles, psi, self.settings.samples, fixed_noise=False)
-        return -elbo(conditional, single, psi, self.prior(psi.mean), self.settings.beta).mean()
+        return -elbo(conditional, single, psi, self.prior(psi.mean), self.settings.kl_weight(1)).mean()

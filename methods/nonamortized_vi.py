@@ -1,7 +1,7 @@
 """Non-amortized variational inference: a Gaussian for each task, fitted by gradient steps on the task's own bound.
 
 psi: weights and bias of a linear classifier, one vector per class.
-q: factorized Gaussian, its mean and log-variance fitted to each task by Adam, from the prior on; features are
+q: factorized Gaussian, its mean and log-variance fitted to each task by Adam, from N(0, I) on; features are
 computed once.
 Reference: Gordon, Bronskill, Bauer, Nowozin & Turner, ICLR 2019, section 4 and the appendix on variational
 inference (there called non-amortized VI).
@@ -27,7 +27,13 @@ from mlpip_bench.inference.distributions import MonteCarloMixture, gaussian_line
 from mlpip_bench.inference.gradient_steps import StepCounts
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import elbo
-from mlpip_bench.inference.variational import GaussianPrior, VariationalSettings, observed_data
+from mlpip_bench.inference.variational import (
+    SEARCH_SPACE,
+    GaussianPrior,
+    KLWeight,
+    VariationalSettings,
+    points_of_bound,
+)
 from mlpip_bench.nn.layers import std_from_log_variance
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
@@ -60,19 +66,25 @@ class NonAmortizedVI(Method[Normal]):
     psi = "Gaussian over the weights and bias of a linear classifier, fitted anew for each task"
     handles = ("classification", "regression")
     linear_classifier = True
-    bounds_evidence = True
     Settings = NonAmortizedVISettings
     settings: NonAmortizedVISettings
     presets: ClassVar = {
         "quick": {"*": {"dropout": False}},
         "paper": {"*": {"train_steps": 50, "test_steps": 500}, **PAPER_BUDGETS},
     }
+    search_space: ClassVar = SEARCH_SPACE | {"train_steps": (20, 50), "local_rate": (0.1, 0.03, 0.3)}
     xfail_checks: ClassVar = {"gradient": "nothing is differentiated through the fit of q, by design"}
 
     def __init__(self, problem: Problem, settings: NonAmortizedVISettings) -> None:
         super().__init__(problem, settings)
         self.backbone = problem.build_backbone(dropout=settings.dropout)
-        self.prior = GaussianPrior(learned=settings.learn_prior)
+        self.prior = GaussianPrior(learned=settings.learn_prior, std=settings.prior_std)
+        self.kl_weight = KLWeight(settings)
+
+    @property
+    def bounds_evidence(self) -> bool:
+        """The bound with weight 1."""
+        return self.settings.bounds_evidence
 
     def amortize(self, support: Labeled) -> Posterior[Normal]:
         """Gradient ascent on each task's own bound, with the features of its support set kept."""
@@ -83,7 +95,8 @@ class NonAmortizedVI(Method[Normal]):
         steps = self.settings.train_steps if self.training else self.settings.test_steps
         zeros = features.new_zeros(data.tasks, data.way, features.shape[-1] + 1)
         with torch.enable_grad():
-            mean, log_variance = zeros.clone().requires_grad_(), zeros.clone().requires_grad_()
+            mean = zeros.clone().requires_grad_()
+            log_variance = (zeros + self.settings.initial_log_variance).requires_grad_()
             # Adam works coordinate by coordinate, so tasks that are fitted together do not see each other.
             adam = torch.optim.Adam([mean, log_variance], lr=self.settings.local_rate)
             for _ in range(steps):
@@ -94,7 +107,8 @@ class NonAmortizedVI(Method[Normal]):
         return Normal(mean.detach(), std_from_log_variance(log_variance.detach()), validate_args=False)
 
     def _bound(self, features: Tensor, data: Labeled, psi: Normal) -> Tensor:
-        return elbo(self._conditional(features, psi), data, psi, self.prior(psi.mean), self.settings.beta)
+        weight = self.kl_weight(self.settings.kl_weight(data.y.shape[1]))
+        return elbo(self._conditional(features, psi), data, psi, self.prior(psi.mean), weight)
 
     def _conditional(self, features: Tensor, psi: Normal) -> MonteCarloMixture:
         samples = self.settings.samples if self.training else self.settings.eval_samples
@@ -108,8 +122,9 @@ class NonAmortizedVI(Method[Normal]):
         return self._conditional(features, q.psi)
 
     def loss(self, batch: TaskBatch) -> Tensor:
-        """Negative evidence lower bound of D at the fitted q, per point of D."""
-        data = observed_data(batch, self.settings.observed)
-        features, _ = self.backbone(data.x)
-        psi = self._fit(features.detach(), data)
-        return -self._bound(features, data, psi).mean() / data.y.shape[1]
+        """Negative evidence lower bound at the fitted q, per point of the likelihood."""
+        q_data, q_features, data, features = points_of_bound(batch, self.settings.observed, self.backbone)
+        psi = self._fit(q_features.detach(), q_data)
+        bound = self._bound(features, data, psi).mean()
+        self.kl_weight.count()
+        return -bound / data.y.shape[1]

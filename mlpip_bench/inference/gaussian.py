@@ -39,15 +39,29 @@ class GaussianModel(nn.Module, abc.ABC):
         """q(psi | D), from the features of D's inputs."""
 
     @abc.abstractmethod
+    def log_variance_biases(self) -> list[Tensor]:
+        """Biases of the layers whose outputs are the log-variances of q."""
+
+    @abc.abstractmethod
     def predictive(
         self, features: Float[Tensor, "task point feature"], psi: Normal, samples: int, *, fixed_noise: bool
     ) -> Distribution:
         """q(y | x, D), a mixture over ``samples`` draws of psi; ``fixed_noise`` is for evaluation."""
 
 
-def gaussian_model(problem: Problem, *, dropout: bool) -> GaussianModel:
-    """The model of a problem, the same for all methods that amortize a Gaussian."""
-    return ViewModel(problem) if problem.kind == "reconstruction" else LinearModel(problem, dropout=dropout)
+def gaussian_model(problem: Problem, *, dropout: bool, initial_log_variance: float = 0.0) -> GaussianModel:
+    """The model of a problem, the same for all methods that amortize a Gaussian.
+
+    Args:
+        problem: what it is for.
+        dropout: whether training drops activations at the bench's rate.
+        initial_log_variance: added to the log-variance of q by the initial biases.
+    """
+    model = ViewModel(problem) if problem.kind == "reconstruction" else LinearModel(problem, dropout=dropout)
+    with torch.no_grad():
+        for bias in model.log_variance_biases():
+            bias += initial_log_variance
+    return model
 
 
 class LinearModel(GaussianModel):
@@ -73,6 +87,10 @@ class LinearModel(GaussianModel):
         """Factorized Gaussian over ``[task, way, feature + 1]``, the bias last (Eq. 5)."""
         mean, std = self.amortizer(features, data)
         return Normal(mean, std, validate_args=False)
+
+    def log_variance_biases(self) -> list[Tensor]:
+        """Of the amortization network."""
+        return self.amortizer.log_variance_biases()
 
     def predictive(self, features: Tensor, psi: Normal, samples: int, *, fixed_noise: bool) -> Distribution:
         """By local reparameterization; ``samples=0`` is the closed form, which regression alone has."""
@@ -113,6 +131,10 @@ class ViewModel(GaussianModel):
         encoded = self.before_pooling(torch.cat([self.encoder(data.y)[0], features], -1))
         pooled = self.after_pooling(encoded.mean(1))
         return Normal(self.mean(pooled), std_from_log_variance(self.log_variance(pooled)), validate_args=False)
+
+    def log_variance_biases(self) -> list[Tensor]:
+        """Of the last layer."""
+        return [self.log_variance[-1].bias]
 
     def predictive(self, features: Tensor, psi: Normal, samples: int, *, fixed_noise: bool) -> MonteCarloMixture:
         """Generated images under pixel noise; one draw of psi serves all points of a task."""

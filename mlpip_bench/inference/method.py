@@ -119,8 +119,8 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
         Settings: frozen dataclass of the method's own settings, with defaults.
         presets: what a budget changes: ``{preset: {"*" | data set | bench: {field: value}}}`` over the
             fields of :class:`TrainingPlan` and ``Settings``; the more specific entry wins.
-        bounds_evidence: whether -``loss`` is a lower bound of log p(D), per point of the support set D and
-            with a standard normal prior over psi, as an ELBO is.
+        search_space: values worth trying of fields of :class:`TrainingPlan` and ``Settings``, by field; a choice of
+            settings on validation tasks draws from them.
         xfail_checks: conformance checks that the method fails by its nature, with the reason.
     """
 
@@ -130,7 +130,7 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
     linear_classifier: ClassVar[bool] = False
     Settings: ClassVar[type] = NoSettings
     presets: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
-    bounds_evidence: ClassVar[bool] = False
+    search_space: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     xfail_checks: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, problem: Problem, settings: Any) -> None:
@@ -138,6 +138,14 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
         self.check(problem, settings)
         self.problem = problem
         self.settings = settings
+
+    @property
+    def bounds_evidence(self) -> bool:
+        """Whether -``loss`` is a lower bound of log p(D), as an ELBO is.
+
+        Per point of the support set D, and with a standard normal prior over psi; a class may set it to True.
+        """
+        return False
 
     @classmethod
     def check(cls, problem: Problem, settings: Any) -> None:

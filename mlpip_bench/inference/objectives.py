@@ -25,18 +25,17 @@ def mlpip_loss(predictive: Distribution, query: Labeled) -> Float[Tensor, ""]:
 
 
 def elbo(
-    conditional: Distribution, data: Labeled, psi: Distribution, prior: Distribution, beta: float = 1.0
+    conditional: Distribution, data: Labeled, psi: Distribution, prior: Distribution, beta: float | Tensor = 1.0
 ) -> Float[Tensor, " task"]:
     """Evidence lower bound of each task, the summand of the paper's Eq. for variational inference.
 
     ``sum over D of 1/L sum_l log p(y | x, psi_l) - beta KL[q(psi | D) || p(psi)]``: a mean of logs,
-    where ML-PIP has the log of a mean. The sum over D is literal, so the KL weighs the more, the
-    smaller D is.
+    where ML-PIP has the log of a mean. It is a sum over D, so the KL weighs the more, the smaller D is.
 
     Args:
         conditional: a :class:`~mlpip_bench.inference.distributions.MonteCarloMixture`, whose components are
             p(y | x, psi_l) with batch shape ``[sample, task, point]``.
-        data: D.
+        data: the points that the likelihood has; the D of the sum.
         psi: q(psi | D) with batch shape ``[task, ...]``; its KL to the prior is taken in closed form.
         prior: p(psi).
         beta: weight of the KL; 1 is the bound, anything below is not one.

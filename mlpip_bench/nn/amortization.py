@@ -37,6 +37,10 @@ class AmortizationNetwork(nn.Module):
         log_variance = torch.cat([self.weight_log_variance(pooled), self.bias_log_variance(pooled)], -1)
         return mean, std_from_log_variance(log_variance)
 
+    def log_variance_biases(self) -> list[Tensor]:
+        """Biases of the last layers of the log-variances."""
+        return [self.weight_log_variance[-1].bias, self.bias_log_variance[-1].bias]
+
 
 class LinearAmortization(nn.Module):
     """Regression: mean and log-variance of psi linear in the sum over D of y (h(x), 1).
@@ -62,6 +66,10 @@ class LinearAmortization(nn.Module):
         with_one = F.pad(features, (0, 1), value=1.0)
         pooled = (data.y.unsqueeze(-1) * with_one).sum(1, keepdim=True)
         return self.mean(pooled), std_from_log_variance(self.log_variance(pooled))
+
+    def log_variance_biases(self) -> list[Tensor]:
+        """The bias of the log-variances."""
+        return [self.log_variance.bias]
 
 
 def amortization(features: int, *, regression: bool) -> AmortizationNetwork | LinearAmortization:

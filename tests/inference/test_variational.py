@@ -12,7 +12,7 @@ from builders import backbone, in_float64, linear_problem, linear_stream
 from mlpip_bench.inference.distributions import gaussian_linear_predictive, linear_outputs
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.inference.objectives import elbo
-from mlpip_bench.inference.variational import GaussianPrior, VariationalSettings, observed_data
+from mlpip_bench.inference.variational import GaussianPrior, VariationalSettings, points_of_bound
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 NOISE = 0.5
@@ -183,19 +183,127 @@ def test_nothing_is_differentiated_through_the_local_fit():
     assert all(p.grad is not None and p.grad.any() for p in method.parameters())
 
 
-@pytest.mark.parametrize(("observed", "points"), [("support", 5), ("support+query", 12)])
-def test_d_of_the_bound(observed, points):
+@pytest.mark.parametrize(
+    ("observed", "q_has", "likelihood_has"), [("support", 5, 5), ("support-all", 5, 12), ("support+query", 12, 12)]
+)
+def test_the_points_of_each_reading(observed, q_has, likelihood_has):
     batch = tasks(3, 2)
-    data = observed_data(batch, observed)
-    assert data.y.shape == (2, points)
-    assert torch.equal(data.y[:, :5], batch.support.y)
-    torch.manual_seed(1)
-    method = AmortizedVI(linear_problem(3), VariationalSettings(observed=observed, samples=4)).double()
-    loss = method.loss(batch)
-    changed = TaskBatch(batch.support, Labeled(batch.query.x, batch.query.y + 1, 1))
-    torch.manual_seed(1)
-    method = AmortizedVI(linear_problem(3), VariationalSettings(observed=observed, samples=4)).double()
-    assert (method.loss(changed) == loss) == (observed == "support")
+    found = points_of_bound(batch, observed, lambda x, statistics=(): (x.flatten(2), statistics))
+    assert torch.equal(found.q_data.y, batch.merged.y[:, :q_has])
+    assert torch.equal(found.likelihood_data.y, batch.merged.y[:, :likelihood_has])
+    assert torch.equal(found.q_features, batch.merged.x.flatten(2)[:, :q_has])
+    assert torch.equal(found.likelihood_features, batch.merged.x.flatten(2)[:, :likelihood_has])
+
+
+def classification_batch(tasks: int = 2, way: int = 3, shots: int = 2, queries: int = 3) -> TaskBatch:
+    def labeled(each: int) -> Labeled:
+        y = torch.arange(way).repeat(tasks, each)
+        return Labeled(
+            torch.rand(tasks, way * each, 1, 8, 8, dtype=torch.float64) + 0.3 * y[..., None, None, None], y, way
+        )
+
+    return TaskBatch(labeled(shots), labeled(queries))
+
+
+def weight_space_loss(psi: Normal, features, data: Labeled, weight: float, prior_std: float) -> tuple[float, float]:
+    """The negative bound per point, and its standard error, from draws of whole weight vectors."""
+    torch.manual_seed(99)
+    draws = 4000
+    weights = psi.mean + psi.stddev * torch.randn(draws, *psi.mean.shape, dtype=torch.float64)
+    logits = torch.einsum("tpf,stwf->stpw", features, weights[..., :-1]) + weights[..., None, :, -1]
+    chosen = logits.gather(-1, data.y.expand(draws, -1, -1).unsqueeze(-1)).squeeze(-1)
+    values = (chosen - logits.exp().sum(-1).log()).sum(-1).mean(1)  # [draw], of all points and a mean task
+    mean, error = float(values.mean()), float(values.std()) / math.sqrt(draws)
+    kl = math.log(prior_std) - psi.stddev.log() + (psi.variance + psi.mean.square()) / (2 * prior_std**2) - 0.5
+    points = data.y.shape[1]
+    return -(mean - weight * float(kl.sum((1, 2)).mean())) / points, error / points
+
+
+@pytest.mark.parametrize("observed", ["support", "support-all", "support+query"])
+@pytest.mark.parametrize(("beta", "prior_std"), [(1.0, 1.0), (0.05, 1.0), ("1/points", 0.5)])
+@pytest.mark.parametrize("plugin", [AmortizedVI, NonAmortizedVI])
+def test_the_loss_of_each_reading_is_the_bound_in_weight_space(plugin, beta, prior_std, observed):
+    torch.manual_seed(3)
+    spec, batch = backbone("conv4", (1, 8, 8), blocks=2, channels=4), classification_batch()
+    settings = {"observed": observed, "beta": beta, "prior_std": prior_std, "dropout": False, "samples": 200}
+    if plugin is NonAmortizedVI:
+        settings["train_steps"] = 8
+    method = plugin(Problem(spec, "metabn", 3), plugin.Settings(**settings)).double().train()
+    given = batch.merged if observed == "support+query" else batch.support
+    seen = batch.support if observed == "support" else batch.merged
+    # Independent of the code under test: queries are normalized by the support set's moments, one set at a time.
+    network = method.backbone if plugin is NonAmortizedVI else method.model.backbone
+    with torch.no_grad():
+        torch.manual_seed(7)
+        q = method.amortize(given)
+        torch.manual_seed(7)
+        losses = [float(method.loss(batch))]  # non-amortized: the same noise, and so the same fit
+        of_given, statistics = network(given.x)
+        rest = seen.x[:, given.x.shape[1] :]
+        features = torch.cat([of_given, network(rest, statistics)[0]], 1) if rest.shape[1] else of_given
+        if plugin is AmortizedVI:
+            losses += [float(method.loss(batch)) for _ in range(5)]
+    weight = 1 / seen.y.shape[1] if beta == "1/points" else beta
+    expected, error = weight_space_loss(q.psi, features, seen, weight, prior_std)
+    spread = error * math.sqrt(4000 / 200)  # of one loss, which has 200 samples of its own for each point
+    assert sum(losses) / len(losses) == pytest.approx(expected, abs=4 * (error + spread))
+    assert error < 0.02 * abs(expected)
+
+
+def test_with_weight_1_the_readings_are_bounds_of_the_evidence_of_the_points_that_they_see():
+    batch = tasks(3, 40)
+    for observed, seen in (("support-all", batch.merged), ("support+query", batch.merged)):
+        torch.manual_seed(0)
+        method = AmortizedVI(linear_problem(3), VariationalSettings(observed=observed, samples=2000)).double()
+        with torch.no_grad():
+            bounds = -float(method.loss(batch)) * seen.y.shape[1]
+        assert bounds < float(log_evidence(seen).mean())
+
+
+@pytest.mark.parametrize("plugin", [AmortizedVI, NonAmortizedVI])
+def test_only_the_bound_with_weight_1_says_that_it_bounds_the_evidence(plugin):
+    def claims(**settings: object) -> bool:
+        return plugin(linear_problem(3), plugin.Settings(**settings)).bounds_evidence
+
+    assert claims(beta=1.0)
+    for other in ({"beta": 0.05}, {"beta": "1/points"}, {"anneal": 5}, {"prior_std": 2.0}, {"observed": "support-all"}):
+        assert not claims(**{"beta": 1.0} | other), other
+
+
+@pytest.mark.parametrize("plugin", [AmortizedVI, NonAmortizedVI])
+def test_the_weight_of_the_kl_rises_to_beta_and_is_beta_at_evaluation(plugin, tmp_path):
+    batch = tasks(3, 2)
+
+    def build(anneal: int, beta: float):
+        torch.manual_seed(0)
+        return plugin(linear_problem(3), plugin.Settings(anneal=anneal, beta=beta)).double()
+
+    def loss(method) -> float:
+        torch.manual_seed(1)
+        return method.loss(batch).item()
+
+    annealed = build(4, 0.8)
+    found = [loss(annealed) for _ in range(6)]
+    assert found == pytest.approx([loss(build(0, beta)) for beta in (0.0, 0.2, 0.4, 0.6, 0.8, 0.8)])
+    fresh = build(4, 0.8)
+    fresh.load_state_dict(annealed.state_dict())  # what is loaded goes on where that was
+    assert loss(fresh) == found[-1]
+    at_test = [m.eval().amortize(batch.support).psi.mean for m in (build(4, 0.8), build(0, 0.8))]
+    torch.testing.assert_close(*at_test)
+
+
+@pytest.mark.parametrize("plugin", [AmortizedVI, NonAmortizedVI])
+def test_q_starts_at_the_initial_log_variance(plugin):
+    steps = {"train_steps": 0, "test_steps": 0} if plugin is NonAmortizedVI else {}
+    method = plugin(linear_problem(3), plugin.Settings(initial_log_variance=-3.0, **steps)).double()
+    variance = method.amortize(tasks(3, 5).support).psi.variance
+    torch.testing.assert_close(variance, torch.full_like(variance, math.exp(-3)))
+
+
+def test_a_learned_prior_starts_at_the_prior_scale():
+    for learned in (True, False):
+        prior = GaussianPrior(learned=learned, std=0.3).double()(torch.zeros(2, 3, dtype=torch.float64))
+        torch.testing.assert_close(prior.stddev, torch.full((2, 3), 0.3, dtype=torch.float64))
 
 
 def test_the_loss_is_the_negative_bound_per_point_of_d():
@@ -214,7 +322,18 @@ def test_outputs_are_linear_in_psi():
     torch.testing.assert_close(linear_outputs(x, psi), by_hand)
 
 
-@pytest.mark.parametrize("wrong", [{"samples": 0}, {"beta": -1.0}, {"test_steps": -1}, {"local_rate": 0.0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"samples": 0},
+        {"beta": -1.0},
+        {"test_steps": -1},
+        {"local_rate": 0.0},
+        {"prior_std": 0.0},
+        {"anneal": -1},
+        {"initial_log_variance": 11.0},
+    ],
+)
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong)).split("_")[-1]):
         NonAmortizedVISettings(**wrong)

@@ -26,6 +26,7 @@ BRITISH = (
     "catalogue(s|d)?",
     "(anal|paral|catal)ys(e|ed|er|ers|ing)",
     "artefact(s)?",
+    "literal(ly)? (objective|bound|reading|form|one)",  # of several readings of a paper, none is literal
     "defence|offence|programme|judgement|whilst|amongst|ageing|sceptical|acknowledgement",
 )
 

@@ -205,9 +205,9 @@ def state_round_trip(case: Case) -> None:
 @check("regression")
 def evidence_bound(case: Case) -> None:
     """An evidence bound stays below the exact log-evidence of D, also where training has pushed it up."""
-    if not case.plugin.bounds_evidence:
-        raise NotApplicableError("its loss does not claim to bound the evidence (bounds_evidence)")
     method, batch = case.method(most_steps=100), case.batch(shots=3)
+    if not method.bounds_evidence:
+        raise NotApplicableError("its loss does not claim to bound the evidence (bounds_evidence)")
     if parameters := trained_parameters(method):
         adam = torch.optim.Adam(parameters.values(), lr=0.05)
         for step in range(200):
