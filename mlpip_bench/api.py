@@ -37,6 +37,7 @@ from mlpip_bench.training.checkpoints import TrainingState
 from mlpip_bench.utils.choices import SourceChoice
 from mlpip_bench.utils.device import resolve_device
 from mlpip_bench.utils.errors import TrialError, UserError, unknown_name
+from mlpip_bench.utils.files import root_of_environment
 from mlpip_bench.utils.progress import Quiet, Reporter
 from mlpip_bench.utils.seeding import seed_from
 from mlpip_bench.utils.settings import with_values
@@ -114,7 +115,7 @@ def load_bench(
 
     Args:
         name: for example ``omni5w1s``; any numbers work.
-        data_root: folder below which real data is looked for.
+        data_root: folder below which real data is looked for; by default what ``MLPIP_BENCH_DATA`` names, if anything.
         source: ``auto`` (real data where found, else the stand-in), ``real`` or ``procedural``.
         data: options of its task family by name, for example ``{"split": "vinyals"}``.
         device: where its tensors are.
@@ -127,7 +128,7 @@ def load_bench(
     spec = registry.bench(name)
     plugin = registry.family(spec.family)
     family = plugin(with_values(plugin.Options, data or {}, spec.family))
-    found = family.load(DataRequest(source, Path(data_root) if data_root else None))
+    found = family.load(DataRequest(source, Path(data_root) if data_root else root_of_environment()))
     return Bench(spec, family, found, resolve_device(device))
 
 

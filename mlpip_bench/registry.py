@@ -6,10 +6,12 @@ Names are read from the metadata of installed packages; a plugin is imported whe
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from mlpip_bench.benches.family import PRESETS, TaskFamily
@@ -41,12 +43,28 @@ _TITLES: Mapping[Kind, str] = {
 _T = TypeVar("_T")
 
 
-def installed(kind: Kind) -> dict[str, dict[str, EntryPoint]]:
+def installed(kind: Kind) -> Mapping[str, Mapping[str, EntryPoint]]:
     """For each name, what is registered under it: ``{name: {"module:Class": entry point}}``; nothing is imported."""
+    return _read(entry_points, _GROUPS[kind], tuple(map(_folder_state, sys.path)))
+
+
+@functools.lru_cache(maxsize=len(KINDS))
+def _read(
+    read: Callable[..., Iterable[EntryPoint]], group: str, _places: tuple[tuple[str, int], ...]
+) -> Mapping[str, Mapping[str, EntryPoint]]:
+    """Reading the metadata of all packages takes 20 ms and more, and names are asked for hundreds of times."""
     found: dict[str, dict[str, EntryPoint]] = {}
-    for entry in sorted(entry_points(group=_GROUPS[kind]), key=lambda entry: entry.name):
+    for entry in sorted(read(group=group), key=lambda entry: entry.name):
         found.setdefault(entry.name, {})[entry.value] = entry
     return found
+
+
+def _folder_state(folder: str) -> tuple[str, int]:
+    """What changes when a package is installed into a folder or removed from it."""
+    try:
+        return folder, Path(folder).stat().st_mtime_ns
+    except OSError:
+        return folder, 0
 
 
 def names(kind: Kind) -> list[str]:

@@ -280,6 +280,15 @@ def test_records_are_read_from_several_folders(tmp_path, monkeypatch):
         read_records(tmp_path / "nowhere")
 
 
+def test_real_data_is_where_the_environment_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLPIP_BENCH_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match=r"data folder must exist; .*nowhere is not a folder"):
+        load_bench("omni5w1s")
+    with pytest.raises(UserError, match=r"data folder must exist; .*nowhere is not a folder"):
+        fit("protonets", "omni5w1s", **(SMALL | {"source": "auto"}))
+    assert load_bench("omni5w1s", data_root=tmp_path).data.source == "procedural"
+
+
 def test_a_bench_gives_the_same_tasks_each_time():
     bench = load_bench("omni5w1s", source="procedural")
     assert (bench.name, bench.data.source) == ("omni5w1s", "procedural")

@@ -1,6 +1,7 @@
 """Plugins of third parties that are broken: each is one clear message, and hides no other."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -184,6 +185,23 @@ def test_a_broken_plugin_does_not_keep_others_from_a_run(site):
     install(site, "broken_plugin", "import no_such_module", "broken_plugin:CosineMeans")
     result = invoke("run", "--methods", "protonets", *ONE_TRIAL, "--results", site)
     assert result.exit_code == 0, result.output
+
+
+def test_a_plugin_that_is_installed_or_removed_while_the_process_runs_is_seen(site):
+    assert "late" not in registry.names("method")
+    install(site, "late_plugin", cosine(), "late_plugin:CosineMeans", name="late")
+    assert "late" in registry.names("method")
+    shutil.rmtree(site / "late_plugin_package-1.0.dist-info")
+    assert "late" not in registry.names("method")
+
+
+def test_the_packages_are_read_once_for_many_names(monkeypatch):
+    reads = []
+    read = registry.entry_points
+    monkeypatch.setattr(registry, "entry_points", lambda group: reads.append(group) or read(group=group))
+    for _ in range(3):
+        registry.method("protonets")
+    assert len(reads) == len(set(reads)), reads
 
 
 def only(monkeypatch, *names: str) -> None:

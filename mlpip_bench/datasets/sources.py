@@ -16,6 +16,7 @@ from mlpip_bench.datasets.cache import cached
 from mlpip_bench.datasets.reading import Found, listed, shortfall
 from mlpip_bench.utils.choices import SourceChoice
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.files import ROOT_VARIABLE
 from mlpip_bench.utils.progress import Quiet, Reporter
 from mlpip_bench.utils.provenance import Source
 
@@ -198,7 +199,7 @@ def _folders(source: DataSource, data_root: Path | None) -> list[Path]:
     root = data_root.expanduser()
     if not root.is_dir():
         raise UserError(
-            f"the data folder must exist; {root} is not a folder. Correct --data-root (or MLPIP_BENCH_DATA)."
+            f"the data folder must exist; {root} is not a folder. Correct --data-root (or {ROOT_VARIABLE})."
         )
     below = [path for path in sorted(root.iterdir()) if path.is_dir() and path.name.lower() in source.folders]
     below.sort(key=lambda path: source.folders.index(path.name.lower()))
@@ -219,7 +220,7 @@ def _locate(source: DataSource, data_root: Path | None) -> Found | None:
 def _absence(source: DataSource, data_root: Path | None) -> str:
     name = source.title.split(":")[0]
     if data_root is None:
-        return f"{name} is not known to be anywhere: no data folder is set (--data-root or MLPIP_BENCH_DATA)."
+        return f"{name} is not known to be anywhere: no data folder is set (--data-root or {ROOT_VARIABLE})."
     for folder in _folders(source, data_root):
         # A split list alone is a fact about the data set, not the data set.
         content = sorted(p.name for p in folder.iterdir() if not p.name.startswith(".") and p.name not in source.facts)
@@ -230,7 +231,7 @@ def _absence(source: DataSource, data_root: Path | None) -> str:
 
 def _needed(source: DataSource) -> str:
     folders = " or ".join(f"{name}/" for name in source.folders)
-    return f"Point --data-root (or MLPIP_BENCH_DATA) to a folder that has {folders} with one of:" + "".join(
+    return f"Point --data-root (or {ROOT_VARIABLE}) to a folder that has {folders} with one of:" + "".join(
         f"\n  - {layout}" for layout in source.layouts
     )
 

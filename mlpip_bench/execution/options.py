@@ -13,6 +13,7 @@ from typing import Any
 from mlpip_bench.execution.config import RUNS, RunConfig
 from mlpip_bench.utils.choices import NORM_MODES
 from mlpip_bench.utils.errors import UserError, unknown_name
+from mlpip_bench.utils.files import root_of_environment
 from mlpip_bench.utils.numerics import Numerics
 
 DEFAULTS: Mapping[str, Any] = {
@@ -191,7 +192,7 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
         overrides=overrides,
         sweeps=sweeps(_assignments(options["sweep"]), overrides),
         source=options["source"],
-        data_root=_path(options["data_root"]),
+        data_root=_path(options["data_root"]) or root_of_environment(),
         data=data_options(_assignments(options["data"])),
         device=options["device"],
         numerics=Numerics(options["precision"], options["compile"]),

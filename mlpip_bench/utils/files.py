@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and where real data is by default."""
 
 from __future__ import annotations
 
@@ -10,6 +10,15 @@ import tempfile
 from pathlib import Path
 
 from mlpip_bench.utils.errors import UserError
+
+ROOT_VARIABLE = "MLPIP_BENCH_DATA"
+"""The environment variable that names the folder of real data, where nothing else does."""
+
+
+def root_of_environment() -> Path | None:
+    """The folder that :data:`ROOT_VARIABLE` names; None where it is not set."""
+    named = os.environ.get(ROOT_VARIABLE)
+    return Path(named).expanduser() if named else None
 
 
 def write_atomically(path: Path, content: bytes) -> None:
