@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from mlpip_bench import registry
 from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.evaluation.protocol import Contender, EvalProtocol, Evaluation, SideBySideProtocol, compiled_for_tests
@@ -18,7 +20,7 @@ from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.method import Method
 from mlpip_bench.records.record import Model, Record, Scores
 from mlpip_bench.tasks.stream import Stream
-from mlpip_bench.training.checkpoints import State, TrainingState, iterations_done, load_checkpoint
+from mlpip_bench.training.checkpoints import State, TrainingState, add_environment, iterations_done, load_checkpoint
 from mlpip_bench.training.loop import train
 from mlpip_bench.utils.device import environment
 from mlpip_bench.utils.errors import TrialError, UserError, message_in_one_line, one_line
@@ -78,12 +80,15 @@ def train_trial(
     streams = trial.streams()
     method = trial.build_method()
     checkpoint = trial.checkpoint(folder)
-    start = iterations_done(checkpoint)
+    start = iterations_done(checkpoint, trial.training_key)
     if afresh and start == trial.plan.iterations:
         checkpoint.unlink()  # an unfinished one belongs to this very command, which was interrupted
         start = 0
+    here = _where(trial.device)
     if 0 < start < trial.plan.iterations:
         reporter.say(f"{trial.title}: goes on from iteration {start}")
+        if changed := add_environment(load_checkpoint(checkpoint), here):
+            reporter.say(f"{trial.title}: goes on elsewhere, and its record says so: {', '.join(changed)}")
     with (
         trial.numerics.applied(trial.device),
         reporter.stage(f"{trial.title}: training", trial.plan.iterations, start) as step,
@@ -96,9 +101,17 @@ def train_trial(
             metrics=trial.family.validation_metrics,
             seed=trial.seed,
             checkpoint=checkpoint,
+            key=trial.training_key,
+            environment=here,
             step=step,
         )
     return method, trained, streams
+
+
+def _where(device: torch.device) -> dict[str, Any]:
+    """What numbers of training depend on, of the machine and the code."""
+    found = environment(device)
+    return {**{name: found[name] for name in ("torch", "threads", "processor", "gpu")}, "build": engine_code()}
 
 
 def measure_side_by_side(
@@ -119,7 +132,7 @@ def measure_side_by_side(
     began = time.monotonic()
     contenders: dict[Trial, tuple[Contender, TrainingState]] = {}
     for trial in trials:
-        state = load_checkpoint(trial.checkpoint(folder))
+        state = load_checkpoint(trial.checkpoint(folder), trial.training_key)
         try:
             build = functools.partial(_built, trial, state.best_model)
             method = compiled_for_tests(build(), trial.numerics)
@@ -179,6 +192,7 @@ def make_record(
             "seconds": trained.seconds,
             "best_iteration": trained.best_iteration,
             "history": trained.history,
+            **({"environments": trained.environments} if len(trained.environments) > 1 else {}),
         },
         seconds=seconds,
         environment={**environment(trial.device), "code": code_facts(trial, protocol), **session},

@@ -31,8 +31,13 @@ def message_in_one_line(error: BaseException) -> str:
     except BaseException:  # noqa: BLE001  # whatever a plugin's __str__ raises
         return "its message cannot be shown"
     text = text[: 20 * _LONGEST].encode("utf-8", "backslashreplace").decode()
-    lines = " ".join(line.strip() for line in text.splitlines() if line.strip())
+    lines = " ".join(printable(line).strip() for line in text.splitlines() if line.strip())
     return lines if len(lines) <= _LONGEST else f"{lines[:_LONGEST]} ..."
+
+
+def printable(text: str) -> str:
+    """The text without control characters, which a terminal would obey; each is replaced by a mark."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def traceback_of(error: BaseException) -> str:

@@ -115,7 +115,7 @@ AT_IMPORT = {
     "os.umask(0o77)": "changes the umask",
     "os.chdir('/')": "changes the working directory from",
     "Versa.predictive = lambda *_: 0": "changes mlpip_bench.methods.versa.Versa.predictive, which it replaced",
-    "torch.Tensor.mean = lambda *_: 0": "changes torch._tensor.Tensor.mean, which it replaced",
+    "torch.Tensor.mean = lambda *_: 0": "changes torch.Tensor.mean, which it replaced",
     "raise GeneratorExit": "cannot be imported: GeneratorExit",
 }
 

@@ -70,7 +70,9 @@ class LocalProcesses(Executor):
                     running.end()
                     connection.close()
                     return running.job, event
-                if event is not None:
+                if event == _STARTED:
+                    running.began = time.monotonic()
+                elif event is not None:
                     running.receiver.receive(event)
 
     def _next_event(self, connection: Any, running: _Running) -> Outcome | Event | None:
@@ -100,9 +102,9 @@ class LocalProcesses(Executor):
         self._running.clear()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _Running:
-    """A job under way in a process."""
+    """A job under way in a process, since when it or its work has begun."""
 
     job: Job
     process: SpawnProcess
@@ -119,6 +121,8 @@ class _Running:
             self.process.join()
 
 
+_STARTED: Event = ("started",)
+"""Sent by a process that has imported what it needs, which its time limit does not count."""
 _LOOK_SECONDS = 0.5
 _END_SECONDS = 5.0
 _KILLS = {-number for name in ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT") if (number := getattr(signal, name, 0))}
@@ -157,6 +161,7 @@ def _child(perform: Perform, job: Job, threads: int, connection: Connection) -> 
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     torch.set_num_threads(threads)
     relay = Relay(connection.send)
+    connection.send(_STARTED)
     try:
         outcome = perform(job, relay)
     except BaseException as error:  # noqa: BLE001  # whatever a plugin raises is its job's failure
