@@ -133,18 +133,27 @@ def test_an_import_that_changes_the_process_is_refused_each_time_and_set_back(ch
 
 
 def test_models_that_are_timed_side_by_side_fail_alone(site, tmp_path):
-    # A model with an open file cannot be copied, and can be built anew.
-    install(site, "file", at_import="opened = open(__file__)", in_loss="self.file = opened")
+    # A model that holds a lock cannot be copied, and can be built anew; the other fails in its sixth training step,
+    # of which training itself has four.
+    install(site, "held", at_import="import threading", in_loss="self.lock = threading.Lock()")
     install(site, "late", at_import="calls = []", in_loss="calls.append(1); assert len(calls) < 6, 'too late'")
-    install(
-        site, "crash", at_import="calls = []",
-        in_loss="calls.append(1); len(calls) < 6 or os.kill(os.getpid(), signal.SIGSEGV)",
-    )  # fmt: skip
     folder = tmp_path / "results"
 
     def timed() -> set[str]:
         return {r.method for r in store.load_all(folder) if r.protocol == "timing"}
 
-    result = run(folder, "file", "versa", protocols="nll,timing")
-    assert result.exit_code == 0, result.output
-    assert timed() == {"file", "versa"}
+    result = run(folder, "held", "late", "versa", protocols="nll,timing")
+    assert result.exit_code == 1, result.output
+    assert "late metabn seed 0 failed while it was timed: AssertionError: too late" in result.output
+    assert timed() == {"held", "versa"}
+
+
+def test_a_crash_in_a_measurement_side_by_side_is_not_the_suites_own_methods_failure(site, tmp_path):
+    crash = "calls.append(os.getpid()); calls.count(calls[-1]) < 6 or os.kill(os.getpid(), signal.SIGSEGV)"
+    install(site, "crash", at_import="calls = []", in_loss=crash)
+    folder = tmp_path / "results"
+    result = run(folder, "crash", "versa", protocols="nll,timing")
+    assert result.exit_code == 1, result.output
+    assert "failed toy5 crash" in result.output
+    assert "SIGSEGV" in result.output
+    assert {r.method for r in store.load_all(folder) if r.protocol == "timing"} == {"versa"}
