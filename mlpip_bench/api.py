@@ -359,7 +359,7 @@ def run(*, reporter: Reporter | None = None, **asked: Any) -> pd.DataFrame:
     Args:
         reporter: shows progress; None for none.
         asked: options of ``run`` by name; ``bench`` is needed. Lists may be lists, or texts with commas. Trials run one
-            after the other; ``jobs``, ``ray``, ``cpus``, ``profile`` and ``dry_run`` are the command line's alone.
+            after the other, in processes of their own where a plugin of another package takes part; ``jobs``, ``ray``, ``cpus``, ``profile`` and ``dry_run`` are the command line's alone.
 
     Returns:
         The records that were asked for, as :func:`read_records` gives them.
@@ -375,7 +375,7 @@ def run(*, reporter: Reporter | None = None, **asked: Any) -> pd.DataFrame:
         )
     config = options.run_config(chosen)
     planned = planning.plan_trials(config, reporter)
-    summary = scheduler.run(planned, config, reporter or Quiet(), wait=chosen["wait"])
+    summary = scheduler.run(planned, config, reporter or Quiet(), wait=chosen["wait"], time_limit=chosen["time_limit"])
     if summary.failed:
         title, message = summary.failed[0]
         raise TrialError(f"{len(summary.failed)} of {len(planned)} trials failed; {title}: {message}")

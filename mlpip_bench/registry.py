@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from mlpip_bench.benches.family import PRESETS, TaskFamily
 from mlpip_bench.benches.spec import BenchSpec, family_of, grammar
 from mlpip_bench.utils.errors import UserError, one_line, unknown_name
+from mlpip_bench.utils.process_state import ProcessState
 
 if TYPE_CHECKING:  # names are listed without torch
     from mlpip_bench.datasets.sources import DataSource
@@ -177,12 +178,41 @@ def _load(kind: Kind, name: str, faults: Callable[[Any], list[str]]) -> Any:
             f"the entry point of {title} {name!r} ({described(entry)}) must be module:Class; got {value!r}."
         )
     try:
-        plugin = entry.load()
-    except (Exception, SystemExit) as error:  # a third party's import can fail in any way; it is named, not hidden
+        plugin = _imported(entry)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a third party's import can fail in any way; it is named, not hidden
         raise UserError(f"{title} {name!r} ({described(entry)}) cannot be imported: {one_line(error)}") from error
+    if changes := _CHANGES.get(entry.value):
+        raise UserError(
+            f"an import must leave the process as it was, or other methods' numbers move; that of {title} {name!r} "
+            f"({described(entry)}) changes {'; '.join(changes)}."
+        )
     if found := faults(plugin):
         raise UserError(f"{title} {name!r} ({value}) {'; it '.join(found)}.")
     return plugin
+
+
+_CHANGES: dict[str, list[str]] = {}
+"""What the imports of third parties' plugins have changed of the process, by entry point."""
+
+
+def _imported(entry: EntryPoint) -> Any:
+    """What an entry point names; what a third party's import changes of the process is set back, and kept in mind."""
+    if is_own(entry) or entry.module in sys.modules:
+        return entry.load()
+    import mlpip_bench.inference.method  # noqa: F401  # or the import would seem to change what it merely imports
+
+    before = ProcessState()
+    try:
+        return entry.load()
+    finally:
+        _CHANGES[entry.value] = before.set_back()
+
+
+def is_own(entry: EntryPoint) -> bool:
+    """Whether a plugin ships with the suite."""
+    return entry.dist is None or entry.dist.name == "mlpip_bench"
 
 
 def described(entry: EntryPoint) -> str:

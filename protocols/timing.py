@@ -22,6 +22,7 @@ open.
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -40,6 +41,7 @@ from mlpip_bench.records.record import Scores
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.training.loop import adam, descend
 from mlpip_bench.utils.errors import TrialError, one_line
+from mlpip_bench.utils.process_state import ProcessState
 from mlpip_bench.utils.progress import Reporter
 from mlpip_bench.utils.seeding import seed_from
 from mlpip_bench.utils.timers import Stopwatch, peak_bytes
@@ -69,34 +71,48 @@ class Timing(SideBySideProtocol):
     metrics = (ADAPT, PREDICT, RATE, PEAK, TRAIN)
     handles = ("classification", "regression", "reconstruction")
 
-    def measure(self, contenders: Sequence[Contender], reporter: Reporter) -> list[list[Scores]]:
+    def measure(self, contenders: Sequence[Contender], reporter: Reporter) -> list[list[Scores] | BaseException]:
         """Scores over repeats for each contender; those of one repeat were taken shortly after each other."""
+        if not contenders:
+            return []
         test = contenders[0].streams["test"]
         tasks = _Tasks(contenders[0])
-        jobs = [_jobs(contender, tasks) for contender in contenders]
-        everything = list(itertools.chain(*jobs))
+        failed: dict[Contender, TrialError] = {}
+        jobs: dict[Contender, list[_Job]] = {}
+        state = ProcessState()
+        for contender in contenders:
+            with _failing_alone(contender, failed, state):
+                jobs[contender] = _jobs(contender, tasks)
+        everything = list(itertools.chain(*jobs.values()))
         shuffled = random.Random(seed_from("timing", *(contender.title for contender in contenders)))
         devices = [test.device] if test.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             with reporter.stage(f"{test.seed[0]}: warming up for timing", len(everything)) as step:
                 for done, job in enumerate(everything, 1):
-                    _attempt(job, job.prepare)
+                    if job.contender not in failed:
+                        with _failing_alone(job.contender, failed, state):
+                            job.prepare()
                     step(done, job.contender.title)
             with reporter.stage(f"{test.seed[0]}: timing", len(everything) * REPEATS) as step:
                 turns = (job for _ in range(REPEATS) for job in shuffled.sample(everything, len(everything)))
                 for done, job in enumerate(turns, 1):
-                    _attempt(job, job.repeat)
+                    if job.contender not in failed:
+                        with _failing_alone(job.contender, failed, state):
+                            job.repeat()
                     step(done, "by turns" if len(contenders) > 1 else "")
-        return [[scores for job in own for scores in job.scores()] for own in jobs]
+        return [failed.get(c) or [scores for job in jobs[c] for scores in job.scores()] for c in contenders]
 
 
-def _attempt(job: _Job, work: Callable[[], None]) -> None:
+@contextlib.contextmanager
+def _failing_alone(contender: Contender, failed: dict[Contender, TrialError], state: ProcessState) -> Iterator[None]:
+    """What a contender raises within, or changes of the process, is kept as its failure, and hinders no other."""
     try:
-        work()
-    except Exception as error:  # whatever a plugin raises
-        raise TrialError(
-            f"{job.contender.title} failed while it was timed: {one_line(error)}. Leave it out to time the others."
-        ) from error
+        yield
+        if changed := state.set_back():
+            raise TrialError(f"it changes {'; '.join(changed)}, which others are timed under, too")
+    except (Exception, SystemExit) as error:
+        failed[contender] = TrialError(f"{contender.title} failed while it was timed: {one_line(error)}")
+        failed[contender].__cause__ = error
 
 
 class _Tasks:
@@ -264,12 +280,12 @@ class _ThroughputJob(_TestJob):
 
 
 class _TrainingJob(_Job):
-    """Training steps of a copy of the model, with the drawing of their tasks."""
+    """Training steps of a model of its own with the same state, with the drawing of their tasks."""
 
     def __init__(self, contender: Contender, condition: Mapping[str, str | int | float], tasks: int) -> None:
         size = contender.plan.tasks_per_batch
         super().__init__(contender, condition, math.ceil(tasks / size), size)
-        self._method = contender.trainable_copy()
+        self._method = contender.build()
         self._optimizer = adam(self._method, contender.plan)
         self._first = 0
 

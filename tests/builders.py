@@ -1,6 +1,7 @@
 """What tests of several packages build or call: one of each."""
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -128,6 +129,13 @@ def make_record(
         seconds=1.0,
         environment=environment or {},
     )  # fmt: skip
+
+
+def write_record(path: Path, raw: Mapping[str, Any]) -> None:
+    """A record's fields as they are, with the checksum that they have: what a stranger's record may be."""
+    fields = {name: value for name, value in raw.items() if name != "checksum"}
+    checksum = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({**fields, "checksum": checksum}), encoding="utf-8")
 
 
 def drawn(figure: Figure | None) -> Figure:

@@ -129,6 +129,14 @@ def run(
             rich_help_panel=_EXECUTION,
         ),
     ] = None,
+    time_limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="End a trial that takes longer, as failed; each then has a process of its own.",
+            rich_help_panel=_EXECUTION,
+        ),
+    ] = None,
     wait: Annotated[
         bool,
         typer.Option(

@@ -43,8 +43,9 @@ def perform_run(config: RunConfig, options: Mapping[str, Any]) -> None:
         return
     if options["profile"]:
         profiling.profile_trials(planned, config.results, reporter, out)
-    executor = _executor(jobs, ray, options["cpus"], planned, reporter)
-    summary = scheduler.run(planned, config, reporter, executor, wait=options["wait"])
+    limit = options["time_limit"]
+    executor = _executor(jobs, ray, options["cpus"], limit, planned, reporter)
+    summary = scheduler.run(planned, config, reporter, executor, wait=options["wait"], time_limit=limit)
     records = rewrite_tables(config.results) if any(config.results.glob("records/*/*/*.json")) else []
     asked = {trial.record_key(protocol) for trial in planned for protocol in trial.protocols}
     # The last models' tables are in the folder; here they would push the main ones off the screen.
@@ -60,15 +61,20 @@ def perform_run(config: RunConfig, options: Mapping[str, Any]) -> None:
 
 
 def _executor(
-    jobs: int, ray: str | None, cpus: int | None, planned: Sequence[Trial], reporter: ConsoleReporter
+    jobs: int,
+    ray: str | None,
+    cpus: int | None,
+    limit: int | None,
+    planned: Sequence[Trial],
+    reporter: ConsoleReporter,
 ) -> Executor | None:
-    """The executor that was asked for; ``None`` for this process, with torch's own number of threads unless given."""
+    """The executor that was asked for; ``None`` for one trial after the other, on torch's own threads unless given."""
     if ray is not None:
         gpus = int(any(trial.device.type == "cuda" for trial in planned))
         return ray_cluster.RayCluster(perform_elsewhere, reporter, ray, cpus or 1, gpus)
     if jobs > 1:
         threads = cpus or max(1, torch.get_num_threads() // jobs)
-        return local.LocalProcesses(perform_elsewhere, reporter, jobs, threads)
+        return local.LocalProcesses(perform_elsewhere, reporter, jobs, threads, limit)
     if cpus is not None:
         torch.set_num_threads(cpus)
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import copy
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any, ClassVar
@@ -55,8 +55,8 @@ class SideBySideProtocol(MeasurementRule):
     """A rule of measurement for all methods of a bench at once, so that what changes meanwhile affects all equally."""
 
     @abc.abstractmethod
-    def measure(self, contenders: Sequence[Contender], reporter: Reporter) -> list[list[Scores]]:
-        """Scores over repeats, for each of the trained models."""
+    def measure(self, contenders: Sequence[Contender], reporter: Reporter) -> list[list[Scores] | BaseException]:
+        """Scores over repeats for each of the trained models, or why one that failed has none."""
 
 
 class Evaluation:
@@ -161,19 +161,15 @@ class Contender:
         method: the model that is best on validation.
         plan: how it was trained.
         streams: its task streams, ``train`` and ``test`` among them; tasks of ``test`` are the same for all.
+        build: the same model, built anew and with the same state, for what trains it; nothing of it is compiled. A
+            copy would fail for models that hold an open file, a hook or a tensor that is computed.
     """
 
     title: str
     method: Method[Any]
     plan: TrainingPlan
     streams: Mapping[str, Stream]
-
-    def trainable_copy(self) -> Method[Any]:
-        """A copy of the model that can be trained; nothing of it is compiled."""
-        plain = copy.copy(self.method)
-        for name in _OF_A_TEST_TASK:
-            vars(plain).pop(name, None)
-        return copy.deepcopy(plain)
+    build: Callable[[], Method[Any]]
 
 
 _OF_A_TEST_TASK = ("amortize", "predictive")

@@ -81,6 +81,7 @@ class RunConfig:
         return dataclasses.replace(
             self,
             methods=methods,
+            protocols=tuple(dict.fromkeys(name for trial in trials for name in trial.protocols)),
             benches=tuple(dict.fromkeys(trial.bench.name for trial in trials)),
             seeds=tuple(dict.fromkeys(trial.seed for trial in trials)),
             norms=tuple(dict.fromkeys(trial.norm for trial in trials)),

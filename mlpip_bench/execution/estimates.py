@@ -64,7 +64,7 @@ def estimate_all(standings: Sequence[Standing], config: RunConfig, reporter: Rep
 
 
 def _reached(trial: Trial, config: RunConfig) -> int:
-    reached = iterations_done(trial.checkpoint(config.results))
+    reached = iterations_done(trial.checkpoint(config.results), trial.training_key)
     return 0 if config.overwrite == "always" and reached == trial.plan.iterations else reached
 
 

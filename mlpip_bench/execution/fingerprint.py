@@ -25,9 +25,6 @@ NUMBERS_VERSION = 1
 ``tests/execution/test_stored_scores.py`` fails for whoever forgets.
 """
 
-_OWN = "mlpip_bench"
-
-
 def plugin_code(kind: registry.Kind, name: str) -> str | None:
     """Fingerprint of the code of a plugin that does not ship with the suite; None for one that does.
 
@@ -37,7 +34,7 @@ def plugin_code(kind: registry.Kind, name: str) -> str | None:
         Twelve hexadecimal digits.
     """
     entry = registry.origin(kind, name)
-    if entry is None or entry.dist is None or entry.dist.name == _OWN:
+    if entry is None or entry.dist is None or registry.is_own(entry):
         return None
     return _digest(_modules(entry))
 
@@ -45,7 +42,7 @@ def plugin_code(kind: registry.Kind, name: str) -> str | None:
 def requirements(kind: registry.Kind, name: str) -> dict[str, str]:
     """Versions of the package that a plugin comes from, and of what it depends on; empty for the suite's own."""
     entry = registry.origin(kind, name)
-    if entry is None or entry.dist is None or entry.dist.name == _OWN:
+    if entry is None or entry.dist is None or registry.is_own(entry):
         return {}
     found = {entry.dist.name: entry.dist.version}
     for requirement in entry.dist.requires or ():

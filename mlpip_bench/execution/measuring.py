@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from mlpip_bench import registry
 from mlpip_bench.evaluation.inductive import is_inductive
@@ -17,10 +20,10 @@ from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.method import Method
 from mlpip_bench.records.record import Model, Record, Scores
 from mlpip_bench.tasks.stream import Stream
-from mlpip_bench.training.checkpoints import State, TrainingState, iterations_done, load_checkpoint
+from mlpip_bench.training.checkpoints import State, TrainingState, add_environment, iterations_done, load_checkpoint
 from mlpip_bench.training.loop import train
 from mlpip_bench.utils.device import environment
-from mlpip_bench.utils.errors import TrialError, UserError, one_line
+from mlpip_bench.utils.errors import TrialError, UserError, message_in_one_line, one_line
 from mlpip_bench.utils.progress import Reporter
 
 
@@ -77,12 +80,15 @@ def train_trial(
     streams = trial.streams()
     method = trial.build_method()
     checkpoint = trial.checkpoint(folder)
-    start = iterations_done(checkpoint)
+    start = iterations_done(checkpoint, trial.training_key)
     if afresh and start == trial.plan.iterations:
         checkpoint.unlink()  # an unfinished one belongs to this very command, which was interrupted
         start = 0
+    here = _where(trial.device)
     if 0 < start < trial.plan.iterations:
         reporter.say(f"{trial.title}: goes on from iteration {start}")
+        if changed := add_environment(load_checkpoint(checkpoint), here):
+            reporter.say(f"{trial.title}: goes on elsewhere, and its record says so: {', '.join(changed)}")
     with (
         trial.numerics.applied(trial.device),
         reporter.stage(f"{trial.title}: training", trial.plan.iterations, start) as step,
@@ -95,34 +101,65 @@ def train_trial(
             metrics=trial.family.validation_metrics,
             seed=trial.seed,
             checkpoint=checkpoint,
+            key=trial.training_key,
+            environment=here,
             step=step,
         )
     return method, trained, streams
 
 
-def measure_side_by_side(name: str, trials: Sequence[Trial], folder: Path, reporter: Reporter) -> list[Record]:
-    """Measure the trained models of some trials at once, by a protocol that does so."""
+def _where(device: torch.device) -> dict[str, Any]:
+    """What numbers of training depend on, of the machine and the code."""
+    found = environment(device)
+    return {**{name: found[name] for name in ("torch", "threads", "processor", "gpu")}, "build": engine_code()}
+
+
+def measure_side_by_side(
+    name: str, trials: Sequence[Trial], failed: dict[str, BaseException], folder: Path, reporter: Reporter
+) -> list[Record]:
+    """Measure the trained models of some trials at once, by a protocol that does so.
+
+    Args:
+        name: of the protocol.
+        trials: that are trained.
+        failed: comes to hold why models could not be measured, by the keys of their trials.
+        folder: of the results, for the checkpoints.
+        reporter: shows bars.
+
+    Returns:
+        The records of the others.
+    """
     began = time.monotonic()
-    states = [load_checkpoint(trial.checkpoint(folder)) for trial in trials]
-    contenders = []
-    for trial, state in zip(trials, states, strict=True):
-        method = trial.build_method()
-        method.load_state_dict(state.best_model)
-        method = compiled_for_tests(method, trial.numerics)
-        contenders.append(Contender(trial.title, method, trial.plan, trial.streams()))
+    contenders: dict[Trial, tuple[Contender, TrainingState]] = {}
+    for trial in trials:
+        state = load_checkpoint(trial.checkpoint(folder), trial.training_key)
+        try:
+            build = functools.partial(_built, trial, state.best_model)
+            method = compiled_for_tests(build(), trial.numerics)
+            contenders[trial] = Contender(trial.title, method, trial.plan, trial.streams(), build), state
+        except (Exception, SystemExit) as error:  # one that fails takes no other with it
+            failed[trial.key] = error
     protocol = registry.protocol(name)()
     assert isinstance(protocol, SideBySideProtocol)  # that is what these trials are grouped by
     with trials[0].numerics.applied(trials[0].device):  # one for all trials of a run
-        measured = protocol.measure(contenders, reporter)
+        measured = protocol.measure([contender for contender, _ in contenders.values()], reporter)
         seconds = time.monotonic() - began
         session = {"session": datetime.now(UTC).isoformat(sep=" ")}
-        inductive = [is_inductive(c.method, c.streams["test"].batch(0, 1)) for c in contenders]
-        return [
-            make_record(trial, contender.method, state, name, scores, alone, seconds, session)
-            for trial, contender, state, scores, alone in zip(
-                trials, contenders, states, measured, inductive, strict=True
-            )
-        ]
+        records = []
+        for (trial, (contender, state)), scores in zip(contenders.items(), measured, strict=True):
+            if isinstance(scores, BaseException):
+                failed[trial.key] = scores
+                continue
+            alone = is_inductive(contender.method, contender.streams["test"].batch(0, 1))
+            records.append(make_record(trial, contender.method, state, name, scores, alone, seconds, session))
+        return records
+
+
+def _built(trial: Trial, state: State) -> Method[Any]:
+    """A trial's method, built anew, with a state of its parameters and buffers."""
+    method = trial.build_method()
+    method.load_state_dict(state)
+    return method
 
 
 def make_record(
@@ -155,6 +192,7 @@ def make_record(
             "seconds": trained.seconds,
             "best_iteration": trained.best_iteration,
             "history": trained.history,
+            **({"environments": trained.environments} if len(trained.environments) > 1 else {}),
         },
         seconds=seconds,
         environment={**environment(trial.device), "code": code_facts(trial, protocol), **session},
@@ -175,7 +213,7 @@ def code_facts(trial: Trial, protocol: str) -> dict[str, Any]:
 
 def message_of(error: BaseException) -> str:
     """The message of a failure."""
-    return str(error) if isinstance(error, TrialError) else one_line(error)
+    return message_in_one_line(error) if isinstance(error, TrialError) else one_line(error)
 
 
 def _measure(

@@ -42,6 +42,7 @@ DEFAULTS: Mapping[str, Any] = {
     "jobs": 1,
     "ray": None,
     "cpus": None,
+    "time_limit": None,
     "wait": True,
 }
 """All options of a run, with the values that they have where nobody sets them."""
@@ -84,7 +85,7 @@ def _are_seeds(value: object) -> bool:
 
 
 _TYPES: tuple[tuple[str, Callable[[object], bool], tuple[str, ...]], ...] = (
-    ("a whole number", _is_whole, ("iterations", "test_tasks", "queries", "jobs", "cpus")),
+    ("a whole number", _is_whole, ("iterations", "test_tasks", "queries", "jobs", "cpus", "time_limit")),
     ("true or false", lambda value: isinstance(value, bool), ("profile", "dry_run", "wait")),
     ("a text", _is_text, ("backbone", "preset", "source", "device", "precision", "compile", "overwrite", "ray")),
     ("the name of a folder", lambda value: isinstance(value, str | Path), ("results", "data_root")),
@@ -166,9 +167,11 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
             raise UserError(
                 f"--{name} takes names with commas between them; got {options[name]!r}. Leave it out for the usual."
             )
-    for name in ("jobs", "cpus"):
+    for name in ("jobs", "cpus", "time_limit"):
         if options[name] is not None and options[name] < 1:
-            raise UserError(f"--{name} must be at least 1; got {options[name]}.")
+            raise UserError(f"--{name.replace('_', '-')} must be at least 1; got {options[name]}.")
+    if options["ray"] is not None and options["time_limit"] is not None:
+        raise UserError("--time-limit is for processes of this machine; a Ray cluster has limits of its own.")
     if options["ray"] is not None and options["jobs"] > 1:
         raise UserError("--jobs is for processes of this machine, and a Ray cluster has its own count. Leave one out.")
     if not names(options["bench"]):

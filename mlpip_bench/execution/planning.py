@@ -253,5 +253,5 @@ def _check(trial: Trial, folder: Path) -> None:
     """What a trial's work would refuse, without reading an image or building a model."""
     trial.streams()
     if (checkpoint := trial.checkpoint(folder)).exists():
-        load_checkpoint(checkpoint)
+        load_checkpoint(checkpoint, trial.training_key)
     trial.plugin.check(trial.problem, trial.settings)

@@ -63,7 +63,7 @@ def restored(path: Path, device: torch.device) -> tuple[Trial, TrainingState]:
             f"a model needs its checkpoint in the folder of its records; {checkpoint} is not there. Run the record's "
             f"command again with --results {folder} --overwrite always."
         )
-    return trial, load_checkpoint(checkpoint)
+    return trial, load_checkpoint(checkpoint, trial.training_key)
 
 
 def trial_of(record: Record, device: torch.device) -> Trial:

@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from mlpip_bench.execution.config import Overwrite, RunConfig
 from mlpip_bench.execution.executors.base import Executor, Job, Outcome, Stamp
 from mlpip_bench.execution.executors.in_process import InProcess
+from mlpip_bench.execution.executors.local import LocalProcesses
 from mlpip_bench.execution.status import HELD, Standing, lock_path, sessions_of, side_by_side_groups, survey, to_measure
 from mlpip_bench.execution.trial import Trial
-from mlpip_bench.execution.worker import keep_failure, perform, stamp_of
+from mlpip_bench.execution.worker import keep_failure, perform, perform_elsewhere, stamp_of
 from mlpip_bench.records import store
 from mlpip_bench.utils.errors import TrialError, UserError
 from mlpip_bench.utils.files import write_atomically
@@ -56,6 +59,7 @@ def run(
     executor: Executor | None = None,
     *,
     wait: bool = True,
+    time_limit: float | None = None,
 ) -> Summary:
     """Run the trials that are not done, each independently of the others, in random order.
 
@@ -66,8 +70,10 @@ def run(
         trials: what is asked for.
         config: what they were planned from.
         reporter: shows bars.
-        executor: where jobs are done; left out, one after the other in this process.
+        executor: where jobs are done; left out, one after the other: in this process where all that takes part ships
+            with the suite, else each in a process of its own.
         wait: whether to wait for trials that another run is at work on.
+        time_limit: seconds that a trial may take, if no executor is given.
 
     Raises:
         UserError: the results folder cannot be written, or holds a damaged record.
@@ -80,6 +86,8 @@ def run(
     jobs = [trial_job(s, config, before) for s in standings if not s.nothing]
     # So that what drifts in the course of a run, such as a machine's clock rate, lines up with no method.
     random.Random(seed_from("order", *sorted(by_key))).shuffle(jobs)
+    if executor is None and (time_limit is not None or any(trial.code for trial in trials)):
+        executor = LocalProcesses(perform_elsewhere, reporter, 1, torch.get_num_threads(), time_limit)
     here = InProcess(lambda job: perform(job, [by_key[key] for key in job.keys], reporter))
     with executor or here as chosen, _counted(reporter, len(jobs)) as count:
         for job, outcome in _until_ended(chosen, jobs, reporter, wait=wait):
@@ -90,20 +98,44 @@ def run(
             # Trials that failed are no reason to measure the others again, and nothing else may run meanwhile.
             ready = [c for c in group if not any(o.status in ("failed", "busy") for o in ended[c])]
             if together := to_measure(protocol, ready, sessions_of(store.load_all(config.results)), config.overwrite):
-                job = side_by_side_job(protocol, together, config, before)
-                for _, outcome in _until_ended(chosen, [job], reporter, wait=wait):
-                    final = _final_outcome(together, outcome, config.results, reporter)
-                    for trial in together:
-                        ended[trial].append(final)
+                for trial, outcome in _side_by_side(protocol, together, config, before, chosen, reporter, wait=wait):
+                    ended[trial].append(outcome)
     return _summary(standings, ended)
 
 
+def _side_by_side(
+    protocol: str,
+    together: Sequence[Trial],
+    config: RunConfig,
+    before: Mapping[Path, Stamp],
+    executor: Executor,
+    reporter: Reporter,
+    *,
+    wait: bool,
+) -> Iterator[tuple[Trial, Outcome]]:
+    """Measure trained models side by side; where that takes the process with it, once more the suite's own alone."""
+    job = side_by_side_job(protocol, together, config, before)
+    for _, outcome in _until_ended(executor, [job], reporter, wait=wait):
+        own = [trial for trial in together if not trial.code]
+        blamed = [trial for trial in together if trial.code] if outcome.status == "crashed" and own else together
+        final = _final_outcome(blamed, outcome, config.results, reporter)
+        for trial in blamed:
+            message = final.failures.get(trial.key)
+            yield trial, Outcome("failed", message) if message else final
+        if blamed is not together:
+            yield from _side_by_side(protocol, own, config, before, executor, reporter, wait=wait)
+
+
 def _final_outcome(trials: Sequence[Trial], outcome: Outcome, folder: Path, reporter: Reporter) -> Outcome:
-    """The outcome; that of a job whose process was killed time and again is a failure, which nobody else could keep."""
-    if outcome.status != "killed":
-        return outcome
-    error = TrialError(f"{outcome.message}, {_ATTEMPTS} times. Where memory is short, fewer --jobs help.")
-    return keep_failure(trials, error, folder, reporter)
+    """The outcome; that of a job whose process is no more is a failure, which nobody else could keep."""
+    if outcome.status == "crashed":
+        plugins = sorted({plugin for trial in trials for plugin in trial.code})
+        by = f" Plugins that do not ship with the suite: {', '.join(plugins)}." if plugins else ""
+        return keep_failure(trials, TrialError(f"{outcome.message}.{by}"), folder, reporter)
+    if outcome.status == "killed":
+        error = TrialError(f"{outcome.message}, {_ATTEMPTS} times. Where memory is short, fewer --jobs help.")
+        return keep_failure(trials, error, folder, reporter)
+    return outcome
 
 
 def _summary(standings: Sequence[Standing], ended: Mapping[Trial, Sequence[Outcome]]) -> Summary:

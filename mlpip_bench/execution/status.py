@@ -90,7 +90,7 @@ def why(standing: Standing, config: RunConfig) -> str:
     if failure.exists():
         found = store.load_failure(failure)
         return f"failed before: {found[1]}" if found else f"failed before ({failure})"
-    reached = iterations_done(trial.checkpoint(folder))
+    reached = iterations_done(trial.checkpoint(folder), trial.training_key)
     if 0 < reached < trial.plan.iterations:
         return f"stopped at iteration {reached} of {trial.plan.iterations}"
     if config.overwrite == "always":

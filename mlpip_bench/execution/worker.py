@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import traceback
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
@@ -15,9 +15,10 @@ from mlpip_bench.execution.trial import Trial
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record
 from mlpip_bench.utils.device import keep_freed_memory
-from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.errors import TrialError, UserError, traceback_of
 from mlpip_bench.utils.files import remove_leftovers, write_atomically
 from mlpip_bench.utils.locks import HeldError, locked
+from mlpip_bench.utils.process_state import ProcessState
 from mlpip_bench.utils.progress import Reporter
 
 
@@ -66,22 +67,54 @@ def _perform(job: Job, trials: Sequence[Trial], reporter: Reporter) -> Outcome:
     untouched = {path for path, stamp in job.stamps.items() if stamp_of(path) == stamp}
     if job.stamps and not untouched:
         return Outcome("nothing", "another run has made its records meanwhile")
+    state = ProcessState()
+    failed: dict[str, BaseException] = {}
     try:
-        for record in _records(job, trials, untouched, reporter):
-            store.save(record, folder)
+        try:
+            for record in _records(job, trials, untouched, failed, reporter):
+                _check_left(state)
+                store.save(record, folder)
+        finally:
+            changed = state.set_back()
+        if changed:
+            raise _left_changed(changed)
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # one job's fault, whatever it is, must not take the others with it
         return keep_failure(trials, error, folder, reporter)
+    messages = {}
     for trial in trials:
-        failure_path(trial, folder).unlink(missing_ok=True)
-    return Outcome("done")
+        if trial.key in failed:
+            messages[trial.key] = keep_failure([trial], failed[trial.key], folder, reporter).message
+        else:
+            with contextlib.suppress(OSError):  # a note that somebody else has written, who is another user
+                failure_path(trial, folder).unlink(missing_ok=True)
+    return Outcome("done", failures=messages)
 
 
-def _records(job: Job, trials: Sequence[Trial], wanted: Collection[Path], reporter: Reporter) -> Iterable[Record]:
+def _check_left(state: ProcessState) -> None:
+    """Make sure that what was measured is not the result of a process that a plugin has changed."""
+    if changed := state.set_back():
+        raise _left_changed(changed)
+
+
+def _left_changed(changed: Sequence[str]) -> TrialError:
+    return TrialError(
+        f"a plugin must leave the process as it was, or other methods' numbers move; this trial's changes "
+        f"{'; '.join(changed)}."
+    )
+
+
+def _records(
+    job: Job,
+    trials: Sequence[Trial],
+    wanted: Collection[Path],
+    failed: dict[str, BaseException],
+    reporter: Reporter,
+) -> Iterable[Record]:
     folder = job.config.results
     if job.side_by_side:
-        return measure_side_by_side(job.protocols[0], trials, folder, reporter)
+        return measure_side_by_side(job.protocols[0], trials, failed, folder, reporter)
     (trial,) = trials
     for path in (trial.checkpoint(folder), *job.stamps):
         remove_leftovers(path)
@@ -92,7 +125,7 @@ def _records(job: Job, trials: Sequence[Trial], wanted: Collection[Path], report
 def keep_failure(trials: Sequence[Trial], error: BaseException, folder: Path, reporter: Reporter) -> Outcome:
     """Keep a note of why trials have no records."""
     message = message_of(error)
-    trace = "".join(traceback.format_exception(error))
+    trace = traceback_of(error)
     for trial in trials:
         detail = {"trial": trial.title, "error": message, "traceback": trace, "config": trial.config}
         write_atomically(failure_path(trial, folder), json.dumps(detail, indent=1).encode())

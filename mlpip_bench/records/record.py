@@ -6,9 +6,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
+
+from mlpip_bench.records import schema as schemas
+from mlpip_bench.records.schema import Condition, Count, Name, Number, Size, Text
 
 SCHEMA = 2
 """Version of the record format; a record of another version is an error, not a guess."""
@@ -16,7 +19,6 @@ SCHEMA = 2
 LARGEST_SEED = 2**63
 """Seeds are below it, so that tables hold them as 64-bit integers."""
 
-Json = Mapping[str, Any]
 _STRICT = ConfigDict(extra="forbid")
 Better: TypeAlias = Literal["higher", "lower", "neither"]
 Model: TypeAlias = Literal["best", "last"]
@@ -42,16 +44,16 @@ class Scores:
 
     __pydantic_config__: ClassVar = _STRICT
 
-    metric: str
-    unit: str
+    metric: Name
+    unit: Text
     better: Better
-    way: int
-    shot: int
-    queries: int
+    way: Size
+    shot: Size
+    queries: Count
     model: Model
-    per_task: tuple[float, ...]
-    condition: Mapping[str, str | int | float] = field(default_factory=dict)
-    detail: Mapping[str, tuple[float, ...] | str] = field(default_factory=dict)
+    per_task: tuple[Number, ...]
+    condition: Mapping[Text, Text | Condition] = field(default_factory=dict)
+    detail: Mapping[Text, tuple[Number, ...] | str] = field(default_factory=dict)
     over: Over = "tasks"
 
     def __post_init__(self) -> None:
@@ -82,30 +84,26 @@ class Record:
 
     __pydantic_config__: ClassVar = _STRICT
 
-    key: str
-    bench: str
-    method: str
-    protocol: str
+    key: Name
+    bench: Name
+    method: Name
+    protocol: Name
     seed: int
-    device: str
+    device: Name
     inductive: bool
-    config: Json
-    data: Json
-    backbone: Json
-    scores: tuple[Scores, ...]
-    parameters: int
-    training: Json
-    seconds: float
-    environment: Json
+    config: schemas.Config
+    data: schemas.Data
+    backbone: schemas.BackboneFacts
+    scores: Annotated[tuple[Scores, ...], Field(min_length=1)]
+    parameters: Count
+    training: schemas.Training
+    seconds: schemas.Seconds
+    environment: schemas.Environment
     schema: int = field(default=SCHEMA)
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < LARGEST_SEED:
             raise ValueError(f"seed must be from 0 to {LARGEST_SEED - 1}; got {self.seed}")
-        # Files are named after them: records, tables and figures, which must stay in their folder.
-        named = (self.bench, self.method, self.protocol, self.data.get("name", ""), *(s.metric for s in self.scores))
-        if bad := [name for name in named if {"/", "\\", "\0"} & set(str(name))]:
-            raise ValueError(f"names must be parts of file names, without / or \\; got {bad[0]!r}")
 
     @property
     def filename(self) -> str:

@@ -8,14 +8,19 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from mlpip_bench.records.migration import migrated
-from mlpip_bench.records.record import SCHEMA, Json, Record
-from mlpip_bench.utils.errors import UserError
-from mlpip_bench.utils.files import write_atomically
+from mlpip_bench.records.record import SCHEMA, Record
+from mlpip_bench.records.schema import Json
+from mlpip_bench.utils.errors import UserError, message_in_one_line, printable
+from mlpip_bench.utils.files import open_regular, write_atomically
 
+LARGEST_FILE = 2**28
+"""Bytes of a record."""
+_LONGEST_NOTE = 2000
 _RECORD = TypeAdapter(Record)
 
 
@@ -44,29 +49,58 @@ def load(path: Path) -> Record:
         UserError: it is not readable, of another schema, incomplete, or not what was written.
     """
     try:
-        raw = json.loads(path.read_bytes())
+        raw = _json(path)
         if not isinstance(raw, dict):
             raise ValueError(f"it is a {type(raw).__name__}")
-        checksum = raw.pop("checksum", None)  # records of the first weeks have none
+        checksum = raw.pop("checksum", None)
         canonical = _canonical(raw)
-        intact = checksum is None or checksum == _checksum(canonical)
+        intact = checksum == _checksum(canonical)
         if raw.get("schema") != SCHEMA:
             canonical = _canonical(migrated(raw, SCHEMA))
         record = _RECORD.validate_json(canonical, strict=True)
+        if checksum is None:
+            raise ValueError("it has no checksum, and may have been changed after it was written")
         if not intact:
             raise ValueError("its checksum is wrong: it was changed after it was written")
         return record
-    except (OSError, ValueError) as error:  # pydantic's and json's errors are ValueErrors
-        wrong = _first_fault(error) if isinstance(error, ValidationError) else error
+    except (OSError, ValueError, RecursionError) as error:  # pydantic's and json's errors are ValueErrors
+        wrong = _first_fault(error) if isinstance(error, ValidationError) else message_in_one_line(error)
         raise UserError(
             f"a record must be readable and whole; {path} is not: {wrong}. "
             "Restore it, or move it away and run its command again."
         ) from error
 
 
+def _json(path: Path) -> Any:
+    """The content of a JSON file, which means one thing only.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is too large, not UTF-8, no JSON, has a name twice, or a number that is none.
+        RecursionError: it is nested too deeply.
+    """
+    with open_regular(path) as file:
+        content = file.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise ValueError(f"it has more than {LARGEST_FILE // 2**20} MiB")
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+        return found
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is no number")
+
+    return json.loads(content.decode("utf-8"), object_pairs_hook=once, parse_constant=refuse)
+
+
 def _first_fault(error: ValidationError) -> str:
-    fault = error.errors()[0]
-    return ": ".join([*([".".join(map(str, fault["loc"]))] if fault["loc"] else []), fault["msg"]])
+    fault = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(map(str, fault["loc"]))[:200]
+    return printable(": ".join(part for part in (place, fault["msg"][:1000]) if part))
 
 
 def load_failures(results: Path) -> list[tuple[str, str]]:
@@ -80,9 +114,11 @@ def load_failures(results: Path) -> list[tuple[str, str]]:
 
 def load_failure(path: Path) -> tuple[str, str] | None:
     """A trial that failed, and its error; ``None`` for a file that cannot be read."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        failure = json.loads(path.read_bytes())
-        return str(failure.get("trial", failure.get("cell"))), str(failure["error"])  # cell: of version 0.1
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        failure = _json(path)
+        texts = failure.get("trial", failure.get("cell")), failure["error"]  # cell: of version 0.1
+        trial, error = (printable(str(t)[:_LONGEST_NOTE]).encode("utf-8", "backslashreplace").decode() for t in texts)
+        return trial, error
     return None
 
 

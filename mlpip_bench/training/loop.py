@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from mlpip_bench.evaluation.metrics import Metric
 from mlpip_bench.evaluation.predict import predict, score
 from mlpip_bench.inference.method import Method, TrainingPlan
 from mlpip_bench.tasks.stream import Stream
-from mlpip_bench.training.checkpoints import TrainingState, load_checkpoint, save_checkpoint
-from mlpip_bench.utils.errors import TrialError
+from mlpip_bench.training.checkpoints import TrainingState, add_environment, load_checkpoint, restore, save_checkpoint
+from mlpip_bench.utils.errors import TrialError, UserError
 from mlpip_bench.utils.progress import Step
 from mlpip_bench.utils.seeding import seed_from
 
@@ -34,6 +34,8 @@ def train(
     metrics: Sequence[Metric],
     seed: int,
     checkpoint: Path,
+    key: str = "",
+    environment: Mapping[str, Any] | None = None,
     step: Step | None = None,
 ) -> TrainingState:
     """Meta-train a method with Adam, from the last checkpoint if there is one.
@@ -51,18 +53,26 @@ def train(
         metrics: what validation measures; the first chooses the best model.
         seed: training seed.
         checkpoint: file that is written every 20 seconds, at each validation and at the end.
+        key: hash of all that decides the trained model; a checkpoint of another key is refused.
+        environment: what the checkpoint is to say of the machine from here on.
         step: called with the iterations done, the loss and the last validation.
 
     Raises:
         TrialError: loss, gradient or parameters are not finite (the checkpoint is the last good one), or
             the loss is no scalar with a gradient.
-        UserError: the checkpoint is damaged or cannot be written.
+        UserError: the checkpoint is damaged, does not fit, or cannot be written.
     """
     optimizer = adam(method, plan)
     trainable = any(True for _ in method.parameters())
-    state = load_checkpoint(checkpoint) if checkpoint.exists() else _start(method, optimizer)
-    method.load_state_dict(state.model)
-    optimizer.load_state_dict(state.optimizer)
+    state = load_checkpoint(checkpoint, key) if checkpoint.exists() else _start(method, optimizer, key)
+    restore(state, checkpoint, method, optimizer)
+    if state.iteration > plan.iterations:
+        raise UserError(
+            f"a checkpoint is of at most the iterations of its trial, {plan.iterations}; {checkpoint} is of "
+            f"{state.iteration}. Delete it to train that model again from the start."
+        )
+    if environment is not None and state.iteration < plan.iterations:
+        add_environment(state, environment)
     device = training.device
     before, began = state.seconds, time.monotonic()
     saved = began
@@ -119,8 +129,8 @@ def descend(loss: Float[Tensor, ""], optimizer: torch.optim.Optimizer) -> None:
         optimizer.step()
 
 
-def _start(method: Method[Any], optimizer: torch.optim.Optimizer) -> TrainingState:
-    return TrainingState(0, method.state_dict(), optimizer.state_dict())
+def _start(method: Method[Any], optimizer: torch.optim.Optimizer, key: str) -> TrainingState:
+    return TrainingState(0, method.state_dict(), optimizer.state_dict(), key=key)
 
 
 def _validate(

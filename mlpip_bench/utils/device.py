@@ -99,7 +99,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     return {
         "mlpip_bench": mlpip_bench.__version__,
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "numpy": version("numpy"),
         "platform": f"{sys.platform}-{platform.machine()}",
         "processor": _processor(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
 
 
@@ -14,10 +15,38 @@ class TrialError(Exception):
     """One trial cannot go on, for example a loss that is not finite; the other trials do (exit status 1)."""
 
 
+_LONGEST, _LONGEST_TRACE = 1000, 20_000
+
+
 def one_line(error: BaseException) -> str:
-    """Type and first line of an error; what plugins raise may run over pages."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    """Type and message of an error in one line; what plugins raise may run over pages, or not even be a text."""
+    text = message_in_one_line(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def message_in_one_line(error: BaseException) -> str:
+    """The message of an error: its lines one after the other, what cannot be shown replaced, and at most so long."""
+    try:
+        text = str(error)
+    except BaseException:  # noqa: BLE001  # whatever a plugin's __str__ raises
+        return "its message cannot be shown"
+    text = text[: 20 * _LONGEST].encode("utf-8", "backslashreplace").decode()
+    lines = " ".join(printable(line).strip() for line in text.splitlines() if line.strip())
+    return lines if len(lines) <= _LONGEST else f"{lines[:_LONGEST]} ..."
+
+
+def printable(text: str) -> str:
+    """The text without control characters, which a terminal would obey; each is replaced by a mark."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of an error as a text that can be written, its end where it is long."""
+    try:
+        text = "".join(traceback.format_exception(error))
+    except BaseException:  # noqa: BLE001  # whatever a plugin's __str__ raises
+        text = "".join(traceback.format_tb(error.__traceback__)) + one_line(error)
+    return text[-_LONGEST_TRACE:].encode("utf-8", "backslashreplace").decode()
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:

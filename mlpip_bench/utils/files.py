@@ -6,8 +6,10 @@ import contextlib
 import errno
 import glob
 import os
-import tempfile
+import secrets
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from mlpip_bench.utils.errors import UserError
 
@@ -21,6 +23,19 @@ def root_of_environment() -> Path | None:
     return Path(named).expanduser() if named else None
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading; a pipe would wait for its writer, and a device may never end.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a whole file or none of it: a temporary file in the same folder, fsync, rename.
 
@@ -29,14 +44,12 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        temporary = Path(name)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with temporary.open("xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.chmod(0o644)
             temporary.replace(path)
         except BaseException:  # an interrupt, too
             with contextlib.suppress(OSError):

@@ -183,7 +183,7 @@ def test_estimates_add_up_what_is_left(tmp_path, monkeypatch):
     # A second a step; a second for the two tasks that are tried of a validation, and for those of each protocol;
     # both the best and the last model are tested.
     assert seconds() == 1000 + 10 * 2 / 2 + 2 * 50 * 3 / 2
-    state = checkpoints.TrainingState(450, {}, {})
+    state = checkpoints.TrainingState(450, {}, {}, key=trial.training_key)
     checkpoints.save_checkpoint(state, trial.checkpoint(tmp_path))
     assert seconds() == 550 + 6 * 2 / 2 + 2 * 50 * 3 / 2
 

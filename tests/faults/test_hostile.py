@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import torch
 
+from builders import write_record
+
 TINY = ["--iterations", 1, "--test-tasks", 2, "--set", "validation_tasks=2"]
 ABSOLUTE = "/tmp/mlpip_bench_outside.png"
 OUTSIDE = ("../outside.png", "a/../../outside.png", ABSOLUTE, "..\\outside.png", "C:\\outside.png")
@@ -159,10 +161,9 @@ def test_a_hostile_record(field, tmp_path, run, call, one_message, tell):
     shutil.rmtree(folder / "tables")
     path = next((folder / "records").rglob("posterior-*.json"))
     raw = json.loads(path.read_text())
-    del raw["checksum"]
     owner = {"metric": raw["scores"][0], "data": raw["data"]}.get(field, raw)
     owner["name" if field == "data" else field] = "x/../../../outside"
-    path.write_text(json.dumps(raw))
+    write_record(path, raw)
     before = sorted(tmp_path.rglob("*"))
     for command in ("table", "figures"):
         one_message(call(command, "--results", folder), path, "x/../../../outside")

@@ -22,7 +22,10 @@ SCHEMA_1 = {
     "seed": 0,
     "device": "cpu",
     "inductive": True,
-    "config": {"way": 5, "shot": 1, "queries": 15, "norm": "metabn", "preset": "quick", "settings": {"scale": 1.0}},
+    "config": {
+        "way": 5, "shot": 1, "queries": 15, "norm": "metabn", "preset": "quick", "iterations": 3,
+        "settings": {"scale": 1.0},
+    },
     "data": {"name": "omniglot", "source": "real", "fingerprint": "f" * 64, "options": {"split": "random"}},
     "scores": [
         {

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from builders import make_record, make_scores
+from builders import make_record, make_scores, write_record
 from mlpip_bench.records import store
 from mlpip_bench.records.statistics import mean_ci95
 from mlpip_bench.utils.errors import UserError
@@ -22,7 +22,7 @@ from mlpip_bench.utils.files import write_atomically
 SCORES = make_scores((0.1 + 0.2, 1 / 3, 1.0))
 RECORD = make_record(
     SCORES, replace(SCORES, model="last"),
-    key="0123456789abcdef", seed=3, settings={"rate": 0.4}, training={"history": [1.5, 0.5]},
+    key="0123456789abcdef", seed=3, settings={"rate": 0.4}, training={"history": [{"loss": 1.5}, {"loss": 0.5}]},
 )  # fmt: skip
 finite = st.floats(-1e6, 1e6)
 
@@ -203,3 +203,129 @@ def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot write"):
         store.save(RECORD, tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["records"]
+
+
+# ---------------------------------------------------------------------------------------- records of strangers
+
+
+def raw_record() -> dict[str, Any]:
+    environment = {"code": {"numbers": 1, "build": "x"}, "processor": "p", "threads": 1, "gpu": None}
+    training = {"seconds": 1.0, "iterations": 4, "best_iteration": 2, "history": [{"iteration": 2, "nll": 0.5}]}
+    raw: dict[str, Any] = json.loads(json.dumps(asdict(replace(RECORD, environment=environment, training=training))))
+    return raw
+
+
+def changed(raw: dict[str, Any], place: str, value: object) -> dict[str, Any]:
+    """The record with another value at a place; with none there where the value is ``...``."""
+    *parents, last = [int(part) if part.isdigit() else part for part in place.split("/")]
+    owner: Any = raw
+    for parent in parents:
+        owner = owner[parent]
+    if value is ...:
+        del owner[last]
+    else:
+        owner[last] = value
+    return raw
+
+
+NESTED: Any = []
+for _ in range(50):
+    NESTED = [NESTED]
+
+STRANGE: list[tuple[str, object]] = [
+    ("config", {}), ("config/norm", ...), ("config/preset", ...), ("config/iterations", ...), ("config/iterations", "4"),
+    ("config/iterations", -1), ("config/settings", []), ("config/settings", {"a": {"b": {"c": 1}}}), ("config/x", NESTED),
+    ("config/norm", "x" * 200), ("data/source", ...), ("data/source", "alien"), ("data/fingerprint", ...),
+    ("data/fingerprint", 3), ("data/options", []), ("data/name", "../x"), ("environment/code", "text"),
+    ("environment/code", {"plugins": []}), ("environment/processor", {"a": {"b": {"c": 1}}}),
+    ("environment/session", 3), ("training/seconds", "1"), ("training/seconds", -1.0), ("training/iterations", "4"),
+    ("training/history", ["a"]), ("training/history", [{"nll": "a"}]), ("training/history", 3), ("scores", []),
+    ("scores/0/detail", {"a": ["b"]}), ("scores/0/condition", {"steps": 10**30}), ("scores/0/condition", {"a": []}),
+    ("scores/0/way", 10**30), ("scores/0/way", 0), ("scores/0/per_task", [1e308]), ("scores/0/metric", "a/b"),
+    ("scores/0/metric", "\x1b[31m"), ("scores/0/unit", "u" * 10**6), ("bench", "omni" + "9" * 5000 + "w1s"),
+    ("bench", ".."), ("method", "../../../../x"), ("method", "m" * 300), ("method", ""), ("method", "a\x1b]0;b"),
+    ("protocol", "a\nb"), ("seed", -1), ("seed", True), ("seconds", -1.0), ("parameters", -1), ("parameters", 1.5),
+    ("backbone", {}), ("backbone/spec", []), ("backbone/input_shape", ["a"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "value"), STRANGE, ids=lambda part: str(part)[:40])
+def test_what_is_missing_mistyped_or_out_of_bounds_is_one_message_that_names_the_file(
+    tmp_path: Path, place: str, value: object
+) -> None:
+    path = tmp_path / "records" / "omni5w1s" / "alpha" / "x.json"
+    path.parent.mkdir(parents=True)
+    write_record(path, raw_record())
+    assert store.load(path).seed == 3
+    write_record(path, changed(raw_record(), place, value))
+    with pytest.raises(UserError, match="must be readable and whole") as error:
+        store.load_all(tmp_path)
+    assert str(path) in str(error.value)
+    assert len(str(error.value)) < 3000
+    assert str(error.value).isprintable()
+
+
+def test_a_record_that_was_edited_or_has_no_checksum_is_refused(tmp_path: Path) -> None:
+    path = store.save(RECORD, tmp_path)
+    raw = json.loads(path.read_text())
+    raw["scores"][0]["per_task"][0] = 0.99
+    path.write_text(json.dumps(raw))
+    with pytest.raises(UserError, match="changed after it was written"):
+        store.load(path)
+    path.write_text(json.dumps({name: value for name, value in raw.items() if name != "checksum"}))
+    with pytest.raises(UserError, match="has no checksum"):
+        store.load(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (lambda text: text.replace('"seed"', '"seed": 4, "seed"').encode(), "'seed' is there twice"),
+        (lambda text: text.replace('"seconds": 1.0', '"seconds": NaN').encode(), "NaN is no number"),
+        (lambda text: text.replace('"seconds": 1.0', '"seconds": Infinity').encode(), "Infinity is no number"),
+        (lambda text: text.encode("utf-16"), "is not: 'utf-8' codec"),
+        (lambda text: b"[" * 100_000, "recursion"),
+        (lambda text: b'{"seed": ' + b"9" * 5000 + b"}", "5000 digits"),
+    ],
+)
+def test_a_file_that_means_more_than_one_thing_is_refused(tmp_path: Path, content: Any, says: str) -> None:
+    path = store.save(RECORD, tmp_path)
+    path.write_bytes(content(path.read_text()))
+    with pytest.raises(UserError, match="must be readable and whole") as error:
+        store.load(path)
+    assert says in str(error.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_a_pipe_or_a_device_in_the_place_of_a_record_or_a_note_does_not_hang(tmp_path: Path) -> None:
+    for folder in ("records", "failures"):
+        (tmp_path / folder / "omni5w1s" / "alpha").mkdir(parents=True)
+    os.mkfifo(tmp_path / "failures" / "omni5w1s" / "alpha" / "x.json")
+    assert store.load_failures(tmp_path) == [("omni5w1s/alpha/x.json", "its file cannot be read")]
+    place = tmp_path / "records" / "omni5w1s" / "alpha" / "x.json"
+    for make in (os.mkfifo, lambda path: os.symlink("/dev/zero", path)):
+        make(place)
+        with pytest.raises(UserError, match="no regular file"):
+            store.load_all(tmp_path)
+        place.unlink()
+
+
+def test_a_note_of_a_failure_cannot_break_what_shows_it(tmp_path: Path) -> None:
+    path = tmp_path / "failures" / "toy5" / "wild" / "x.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"trial": "toy5\x1b[31m", "error": "\ud800" + "x" * 5_000_000}))
+    ((trial, error),) = store.load_failures(tmp_path)
+    assert trial.isprintable()
+    assert len(error) < 3000
+    error.encode("utf-8")
+
+
+def test_files_have_the_mode_that_the_umask_asks_for(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write_atomically(tmp_path / "private", b"x")
+        os.umask(0o022)
+        write_atomically(tmp_path / "public", b"x")
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("private", "public")] == [0o600, 0o644]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, TypeAlias
@@ -45,13 +45,15 @@ class Outcome:
 
     Attributes:
         status: ``done``; ``nothing``, since another run had made its records; ``failed``, which is its own affair;
-            ``busy``, since another run is at work on it; ``killed``, with its process; ``stopped`` by something that
-            stops the whole run.
+            ``busy``, since another run is at work on it; ``killed``, with its process, by somebody else; ``crashed``,
+            with its process, by its own doing; ``stopped`` by something that stops the whole run.
         message: why, unless it is done.
+        failures: of a job of several trials that is done, why some of them have failed, by their keys.
     """
 
-    status: Literal["done", "nothing", "failed", "busy", "killed", "stopped"]
+    status: Literal["done", "nothing", "failed", "busy", "killed", "crashed", "stopped"]
     message: str = ""
+    failures: Mapping[str, str] = field(default_factory=dict)
 
 
 class Executor(abc.ABC):

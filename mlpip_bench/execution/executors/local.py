@@ -2,78 +2,147 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import multiprocessing
 import os
 import signal
+import sys
 import threading
+import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from mlpip_bench.execution.executors.base import Executor, Job, Outcome, Perform
-from mlpip_bench.utils.progress import Receiver, Relay, Reporter
+from mlpip_bench.utils.errors import one_line
+from mlpip_bench.utils.progress import Event, Receiver, Relay, Reporter
 
 
 class LocalProcesses(Executor):
     """Some jobs at once on this machine, each in a process of its own, on GPUs by turns.
 
-    A process that is killed takes no other job with it.
+    A process that is killed, or ends itself, takes no other job with it.
 
     Args:
         perform: does a job.
         reporter: shows the bars of all processes.
         processes: how many at once.
         threads: CPU threads of each.
+        time_limit: seconds that a job may take; None for as long as it wants.
     """
 
-    def __init__(self, perform: Perform, reporter: Reporter, processes: int, threads: int) -> None:
+    def __init__(
+        self, perform: Perform, reporter: Reporter, processes: int, threads: int, time_limit: float | None = None
+    ) -> None:
         self.slots = processes
-        self._perform, self._reporter, self._threads = perform, reporter, threads
-        self._running: dict[Any, tuple[Job, SpawnProcess, Receiver, int]] = {}
+        self._perform, self._reporter, self._threads, self._limit = perform, reporter, threads, time_limit
+        self._running: dict[Any, _Running] = {}
         # Spawned, not forked: a fork would have locked locks and no threads of CUDA and of torch.
         self._context = multiprocessing.get_context("spawn")
 
     def start(self, job: Job) -> None:
         """Start its process."""
         receiving, sending = self._context.Pipe(duplex=False)
-        slot = min(set(range(self.slots)) - {slot for *_, slot in self._running.values()})
+        slot = min(set(range(self.slots)) - {running.slot for running in self._running.values()})
         arguments = (self._perform, _on_gpu(job, slot), self._threads, sending)
         process = self._context.Process(target=_child, args=arguments, daemon=True)
-        process.start()
+        with _without_script():
+            process.start()
         sending.close()  # so that the other end's closing is seen
-        self._running[receiving] = (job, process, Receiver(self._reporter), slot)
+        self._running[receiving] = _Running(job, process, Receiver(self._reporter), slot, time.monotonic())
 
     def wait(self) -> tuple[Job, Outcome]:
         """Show what the processes report until one of them ends."""
         while True:
-            connection: Any  # on Windows a PipeConnection
-            for connection in wait(list(self._running)):
-                job, process, receiver, _ = self._running[connection]
-                try:
-                    event = connection.recv()
-                except (EOFError, OSError):  # closed without an outcome
-                    process.join()
-                    event = Outcome("killed", f"its process ended {_how(process.exitcode)}")
+            connections: list[Any] = list(self._running)  # on Windows of another type
+            # A process that is no more counts as well as a closed connection, which its own children may hold open.
+            wait([*connections, *(running.process.sentinel for running in self._running.values())], _LOOK_SECONDS)
+            for connection in connections:
+                running = self._running[connection]
+                event = self._next_event(connection, running)
                 if isinstance(event, Outcome):
-                    receiver.close()
                     del self._running[connection]
+                    running.end()
                     connection.close()
-                    process.join()
-                    return job, event
-                receiver.receive(event)
+                    return running.job, event
+                if event == _STARTED:
+                    running.began = time.monotonic()
+                elif event is not None:
+                    running.receiver.receive(event)
+
+    def _next_event(self, connection: Any, running: _Running) -> Outcome | Event | None:
+        """What a process has sent, or how it ended; None where there is nothing new."""
+        over = not running.process.is_alive()  # before its connection is read, or what it sent last might be missed
+        try:
+            if connection.poll():
+                event: Outcome | Event = connection.recv()
+                return event
+        except Exception:  # noqa: BLE001  # closed, or holds what only a plugin can have written
+            over = True
+        if over:
+            running.process.join(_END_SECONDS)
+            return _end_of(running.process.exitcode)
+        if self._limit is not None and time.monotonic() - running.began > self._limit:
+            running.process.terminate()
+            return Outcome("crashed", f"it took longer than --time-limit, {self._limit:g} seconds, and was ended")
+        return None
 
     def close(self) -> None:
         """Terminate the processes."""
-        for _, process, receiver, _ in self._running.values():
-            receiver.close()
-            process.terminate()
-        for connection, (_, process, *_) in self._running.items():
-            process.join()
+        for running in self._running.values():
+            running.process.terminate()
+        for connection, running in self._running.items():
+            running.end()
             connection.close()
         self._running.clear()
+
+
+@dataclasses.dataclass
+class _Running:
+    """A job under way in a process, since when it or its work has begun."""
+
+    job: Job
+    process: SpawnProcess
+    receiver: Receiver
+    slot: int
+    began: float
+
+    def end(self) -> None:
+        """End the process, whatever it does about that."""
+        self.receiver.close()
+        self.process.join(_END_SECONDS)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+_STARTED: Event = ("started",)
+"""Sent by a process that has imported what it needs, which its time limit does not count."""
+_LOOK_SECONDS = 0.5
+_END_SECONDS = 5.0
+_KILLS = {-number for name in ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT") if (number := getattr(signal, name, 0))}
+"""Exit codes of processes that somebody else has ended, such as the system where memory is short."""
+
+
+def _end_of(exitcode: int | None) -> Outcome:
+    """The outcome of a process that ended without one."""
+    return Outcome("killed" if exitcode in _KILLS else "crashed", f"its process ended {_how(exitcode)}")
+
+
+@contextlib.contextmanager
+def _without_script() -> Iterator[None]:
+    """A process that is started within does not import its parent's script, which may start this very run."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def _on_gpu(job: Job, slot: int) -> Job:
@@ -91,7 +160,13 @@ def _child(perform: Perform, job: Job, threads: int, connection: Connection) -> 
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     torch.set_num_threads(threads)
-    connection.send(perform(job, Relay(connection.send)))
+    relay = Relay(connection.send)
+    connection.send(_STARTED)
+    try:
+        outcome = perform(job, relay)
+    except BaseException as error:  # noqa: BLE001  # whatever a plugin raises is its job's failure
+        outcome = Outcome("crashed", one_line(error))
+    connection.send(outcome)
 
 
 def _end_with(sentinel: int) -> None:
@@ -101,6 +176,8 @@ def _end_with(sentinel: int) -> None:
 
 
 def _how(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
+    if exitcode is None:
+        return "by closing its connection"
+    if exitcode < 0:
         return f"by signal {-exitcode} ({signal.Signals(-exitcode).name})"
-    return f"with status {exitcode}"
+    return f"with status {exitcode}, before its work was done"
