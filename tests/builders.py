@@ -21,7 +21,9 @@ from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.inference.method import Method, Problem
 from mlpip_bench.nn.backbone import BackboneSpec, InputShape
-from mlpip_bench.records.record import Record, Scores
+from mlpip_bench.records.predictions import Predictions as Kept
+from mlpip_bench.records.predictions import of_classes
+from mlpip_bench.records.record import PredictionsFile, Record, Scores
 from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
 from mlpip_bench.tasks.images import ImagePool
 from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
@@ -102,6 +104,7 @@ def make_record(
     training: Mapping[str, object] | None = None,
     environment: Mapping[str, object] | None = None,
     key: str = "",
+    predictions: PredictionsFile | None = None,
     **config: Any,
 ) -> Record:
     """A record; other names are of its configuration, and its key follows from all that decides its numbers."""
@@ -127,7 +130,17 @@ def make_record(
         training=training or {},
         seconds=1.0,
         environment=environment or {},
+        predictions=predictions,
     )  # fmt: skip
+
+
+def make_predictions(tasks: int = 6, way: int = 3, queries: int = 4, *, sharpness: float = 2.0, seed: int = 0) -> Kept:
+    """Predictions of a model that is calibrated: classes are drawn from its own probabilities."""
+    chance = np.random.default_rng(seed)
+    logits = sharpness * chance.normal(size=(tasks, way * queries, way))
+    log_probs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    drawn = (np.exp(log_probs).cumsum(-1) < chance.random((*log_probs.shape[:2], 1))).sum(-1)
+    return of_classes(drawn.clip(max=way - 1), log_probs)
 
 
 def drawn(figure: Figure | None) -> Figure:

@@ -13,6 +13,7 @@ from mlpip_bench.execution.planning import plan_trials
 from mlpip_bench.execution.status import HELD, failure_path
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.records import store
+from mlpip_bench.records.predictions import stem
 from mlpip_bench.records.record import Record
 from mlpip_bench.utils.device import keep_freed_memory
 from mlpip_bench.utils.errors import UserError
@@ -83,10 +84,12 @@ def _records(job: Job, trials: Sequence[Trial], wanted: Collection[Path], report
     if job.side_by_side:
         return measure_side_by_side(job.protocols[0], trials, folder, reporter)
     (trial,) = trials
-    for path in (trial.checkpoint(folder), *job.stamps):
+    predictions = trial.record_path(folder, "").with_name(stem(trial.seed, trial.training_key))
+    for path in (trial.checkpoint(folder), predictions, *job.stamps):
         remove_leftovers(path)
     names = [name for name in job.protocols if trial.record_path(folder, name) in wanted]
-    return train_and_measure(trial, names, folder, reporter, afresh=job.config.overwrite == "always")
+    afresh = job.config.overwrite == "always"
+    return train_and_measure(trial, names, folder, reporter, afresh=afresh, predictions=job.config.predictions)
 
 
 def keep_failure(trials: Sequence[Trial], error: BaseException, folder: Path, reporter: Reporter) -> Outcome:
