@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mlpip_bench.api import load as load
     from mlpip_bench.api import load_bench as load_bench
     from mlpip_bench.api import read_records as read_records
+    from mlpip_bench.api import rescore as rescore
     from mlpip_bench.api import run as run
     from mlpip_bench.evaluation.metrics import Metric as Metric
     from mlpip_bench.evaluation.protocol import EvalProtocol as EvalProtocol
@@ -30,7 +31,7 @@ if not (_folder / "methods").is_dir():
     __path__.append(str(_folder.parent))
 
 _PUBLIC = {
-    **dict.fromkeys(("evaluate", "fit", "load", "load_bench", "read_records", "run"), "mlpip_bench.api"),
+    **dict.fromkeys(("evaluate", "fit", "load", "load_bench", "read_records", "rescore", "run"), "mlpip_bench.api"),
     **dict.fromkeys(("Method", "Posterior", "Problem"), "mlpip_bench.inference.method"),
     "EvalProtocol": "mlpip_bench.evaluation.protocol",
     "Metric": "mlpip_bench.evaluation.metrics",

@@ -30,8 +30,9 @@ from mlpip_bench.execution.measuring import make_record, scores_of_protocol, tra
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.distributions import to_float64
 from mlpip_bench.inference.method import Method, Posterior, TrainingPlan
-from mlpip_bench.records import store
+from mlpip_bench.records import rescoring, store
 from mlpip_bench.records.frame import to_frame
+from mlpip_bench.records.record import Model as RecordedModel
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.training.checkpoints import TrainingState
 from mlpip_bench.utils.choices import SourceChoice
@@ -397,6 +398,32 @@ def read_records(*folders: str | Path) -> pd.DataFrame:
     if not records:
         raise UserError(f"a results folder holds records; there are none below {', '.join(map(str, places))}.")
     return to_frame(records)
+
+
+def rescore(
+    *folders: str | Path,
+    bins: int = rescoring.BINS,
+    temperature: bool = False,
+    ensemble: bool = False,
+    model: RecordedModel = "best",
+) -> pd.DataFrame:
+    """Scores made again from kept predictions: other bins, recalibration, selective risk, ensembles over seeds.
+
+    Args:
+        folders: of results; none for ``runs``, where they are by default.
+        bins: of the expected calibration error.
+        temperature: whether to fit a temperature on the validation predictions, and to apply it.
+        ensemble: whether seeds of one configuration are put together, too.
+        model: of training: ``best`` on validation, or ``last``.
+
+    Returns:
+        A row for each trained model and each ensemble, as :func:`mlpip_bench.records.rescoring.rescore` has it.
+
+    Raises:
+        UserError: there are no predictions, they are damaged, or have not what was asked for.
+    """
+    models, _ = rescoring.sources(Path(folder).expanduser() for folder in folders or (RUNS,))
+    return rescoring.rescore(models, bins=bins, temperatures=temperature, ensembles=ensemble, model=model)
 
 
 def load(record: str | Path, *, device: str = "cpu") -> Model:

@@ -19,10 +19,15 @@ from mlpip_bench.benches.family import TaskFamily
 from mlpip_bench.benches.spec import BenchSpec
 from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
+from mlpip_bench.evaluation.metrics import ACCURACY, BRIER, ECE, NLL
+from mlpip_bench.evaluation.predict import score
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.inference.method import Method, Problem
 from mlpip_bench.nn.backbone import BackboneSpec, InputShape
-from mlpip_bench.records.record import Record, Scores
+from mlpip_bench.records import store
+from mlpip_bench.records.predictions import Predictions as Kept
+from mlpip_bench.records.predictions import of_classes, save, stem
+from mlpip_bench.records.record import PredictionsFile, Record, Scores
 from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
 from mlpip_bench.tasks.images import ImagePool
 from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
@@ -103,6 +108,7 @@ def make_record(
     training: Mapping[str, object] | None = None,
     environment: Mapping[str, object] | None = None,
     key: str = "",
+    predictions: PredictionsFile | None = None,
     **config: Any,
 ) -> Record:
     """A record; other names are of its configuration, and its key follows from all that decides its numbers."""
@@ -128,6 +134,7 @@ def make_record(
         training=training or {},
         seconds=1.0,
         environment=environment or {},
+        predictions=predictions,
     )  # fmt: skip
 
 
@@ -136,6 +143,55 @@ def write_record(path: Path, raw: Mapping[str, Any]) -> None:
     fields = {name: value for name, value in raw.items() if name != "checksum"}
     checksum = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
     path.write_text(json.dumps({**fields, "checksum": checksum}), encoding="utf-8")
+
+
+def random_queries(
+    tasks: int = 6, way: int = 3, queries: int = 4, *, sharpness: float = 2.0, seed: int = 0, classes: int = 0
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Targets, as many of each class in a task, and log-probabilities that know something of them.
+
+    Args:
+        tasks, way, queries: of the tasks.
+        sharpness: of the log-probabilities.
+        seed: of the model.
+        classes: seed of the targets.
+    """
+    chance = np.random.default_rng(seed + 1000)
+    rows = [
+        np.random.default_rng((classes, task)).permutation(np.repeat(np.arange(way), queries)) for task in range(tasks)
+    ]
+    targets = np.stack(rows)
+    logits = sharpness * (chance.normal(size=(*targets.shape, way)) + np.eye(way)[targets])
+    return targets, logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def make_predictions(*args: Any, **more: Any) -> Kept:
+    """The same, as they are kept."""
+    return of_classes(*random_queries(*args, **more))
+
+
+def write_trial(
+    results: Path, *, seed: int = 0, method: str = "alpha", sharpness: float = 2.0, **config: Any
+) -> list[Path]:
+    """The records of a trial on ``omni5w1s``, whose scores torch makes, and the predictions behind them."""
+    shape = {"way": 5, "queries": 15, "sharpness": sharpness, "seed": seed}
+    targets, log_probs = random_queries(6, **shape)
+    validation = make_predictions(3, classes=1, **shape)
+    of = {("test", "best"): of_classes(targets, log_probs), ("validation", "best"): validation}
+    place = results / "records" / "omni5w1s" / method
+    named = save(of, place, stem(seed, hashlib.sha256(repr((method, config)).encode()).hexdigest()))  # type: ignore[arg-type]
+    found = [(torch.distributions.Categorical(logits=torch.tensor(log_probs)), torch.tensor(targets))]
+    paths = []
+    for protocol, measured in (("accuracy", (ACCURACY,)), ("nll", (NLL,)), ("calibration", (ECE, BRIER))):
+        scores = [
+            make_scores(score(metric, found), metric.name, model=m) for metric in measured for m in ("best", "last")
+        ]
+        record = make_record(
+            *scores, protocol=protocol, method=method, seed=seed, predictions=named,
+            training={"iterations": 4, "best_iteration": 4}, **config,
+        )  # fmt: skip
+        paths.append(store.save(record, results))
+    return paths
 
 
 def drawn(figure: Figure | None) -> Figure:

@@ -17,8 +17,10 @@ from mlpip_bench.cli.common import err, out
 from mlpip_bench.cli.data import data_app
 from mlpip_bench.cli.figures import FIGURES_EXAMPLES, REPORT_EXAMPLES, figures, report
 from mlpip_bench.cli.listing import list_app
+from mlpip_bench.cli.rescore import RESCORE_EXAMPLES, rescore
 from mlpip_bench.cli.run import RUN_EXAMPLES, run
 from mlpip_bench.cli.tables import COMPARE_EXAMPLES, TABLE_EXAMPLES, compare, table
+from mlpip_bench.cli.verify import VERIFY_EXAMPLES, verify
 from mlpip_bench.utils.errors import UserError
 
 
@@ -71,6 +73,8 @@ for _command, _examples in (
     (figures, FIGURES_EXAMPLES),
     (compare, COMPARE_EXAMPLES),
     (report, REPORT_EXAMPLES),
+    (rescore, RESCORE_EXAMPLES),
+    (verify, VERIFY_EXAMPLES),
     (check, CHECK_EXAMPLES),
     (clean, CLEAN_EXAMPLES),
 ):

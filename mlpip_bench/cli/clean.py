@@ -22,11 +22,14 @@ CLEAN_EXAMPLES = (
 def clean(
     results_folder: Results = RUNS,
     only: Annotated[
-        str | None, typer.Option(help="Only these, with commas: records (outdated ones), checkpoints, failures.")
+        str | None,
+        typer.Option(
+            help="Only these, with commas: records (outdated ones), predictions (of no record), checkpoints, failures."
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Remove them; left out, they are only listed.")] = False,
 ) -> None:
-    """List, or with --yes remove, outdated records, checkpoints and notes of failures below a results folder."""
+    """List, or with --yes remove, outdated records, predictions of none, checkpoints and failures of a folder."""
     from mlpip_bench.execution import cleaning
 
     kinds: Any = options.names(only) or cleaning.KINDS

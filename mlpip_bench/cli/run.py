@@ -149,6 +149,14 @@ def run(
         str, typer.Option(help="Which trials run again: never, failed, always.", rich_help_panel=_EXECUTION)
     ] = _D["overwrite"],
     results: Results = _D["results"],
+    predictions: Annotated[
+        bool,
+        typer.Option(
+            "--predictions/--no-predictions",
+            help="Keep the predictions of all queries next to the records, for rescore and verify.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = _D["predictions"],
     profile: Annotated[
         bool,
         typer.Option(

@@ -1,4 +1,4 @@
-"""What a results folder holds that no table needs: outdated records, checkpoints, notes of failures."""
+"""What a results folder holds that no table needs: outdated records, predictions of none, checkpoints, failures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlpip_bench.records.record import Record
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.locks import is_held
 
-Kind = Literal["records", "checkpoints", "failures"]
+Kind = Literal["records", "predictions", "checkpoints", "failures"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -45,10 +45,20 @@ def leftovers(folder: Path, kinds: Collection[Kind] = KINDS) -> list[Leftover]:
     if not folder.is_dir():
         raise UserError(f"a results folder must exist; {folder} is not one.")
     found: list[Leftover] = []
-    if "records" in kinds:
+    if "records" in kinds or "predictions" in kinds:
+        named: set[Path] = set()
         for path in store.record_paths(folder):
-            if why := outdated(store.load(path)):
+            record = store.load(path)
+            if (why := outdated(record)) and "records" in kinds:
                 found.append(Leftover("records", path, why, path.stat().st_size))
+            elif record.predictions is not None:
+                named.add(path.parent / record.predictions.file)
+        if "predictions" in kinds:
+            found += [
+                Leftover("predictions", path, "no record that stays names it", path.stat().st_size)
+                for path in _of_trials(folder, "records", ".npz")
+                if path not in named
+            ]
     if "checkpoints" in kinds:
         found += [
             Leftover("checkpoints", path, "the model of its records, or of an unfinished training", path.stat().st_size)
@@ -62,8 +72,10 @@ def leftovers(folder: Path, kinds: Collection[Kind] = KINDS) -> list[Leftover]:
 
 
 def _of_trials(folder: Path, kind: str, suffix: str) -> Iterator[Path]:
+    """Files of trials that no run is at work on; what is in their names beyond the trial's is not in its lock's."""
     for path in sorted((folder / kind).glob(f"*/*/*{suffix}")):
-        if not is_held(folder / "locks" / path.relative_to(folder / kind).with_suffix(".lock")):
+        trial = path.name.removeprefix("predictions-").partition(".")[0]
+        if not is_held(folder / "locks" / path.relative_to(folder / kind).with_name(f"{trial}.lock")):
             yield path
 
 

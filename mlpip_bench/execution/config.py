@@ -43,6 +43,7 @@ class RunConfig:
         numerics: how numbers are computed.
         overwrite: which trials run again: none, failed ones, or all.
         results: folder of records, tables and checkpoints.
+        predictions: whether predictions are kept next to records; no part of any key.
     """
 
     benches: tuple[str, ...]
@@ -63,6 +64,7 @@ class RunConfig:
     numerics: Numerics = field(default_factory=Numerics)
     overwrite: Overwrite = "failed"
     results: Path = RUNS
+    predictions: bool = True
 
     def request(self, reporter: Reporter | None = None) -> DataRequest:
         """Where data may come from."""

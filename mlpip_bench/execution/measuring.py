@@ -14,11 +14,14 @@ import torch
 
 from mlpip_bench import registry
 from mlpip_bench.evaluation.inductive import is_inductive
+from mlpip_bench.evaluation.keeping import to_keep
+from mlpip_bench.evaluation.predict import predict
 from mlpip_bench.evaluation.protocol import Contender, EvalProtocol, Evaluation, SideBySideProtocol, compiled_for_tests
 from mlpip_bench.execution.fingerprint import NUMBERS_VERSION, engine_code, requirements
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.method import Method
-from mlpip_bench.records.record import Model, Record, Scores
+from mlpip_bench.records.predictions import Predictions, Split, save, stem
+from mlpip_bench.records.record import Model, PredictionsFile, Record, Scores
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.training.checkpoints import State, TrainingState, add_environment, iterations_done, load_checkpoint
 from mlpip_bench.training.loop import train
@@ -28,7 +31,13 @@ from mlpip_bench.utils.progress import Reporter
 
 
 def train_and_measure(
-    trial: Trial, protocols: Sequence[str], folder: Path, reporter: Reporter, *, afresh: bool
+    trial: Trial,
+    protocols: Sequence[str],
+    folder: Path,
+    reporter: Reporter,
+    *,
+    afresh: bool,
+    predictions: bool = False,
 ) -> Iterator[Record]:
     """Train, from the last checkpoint if there is one, then measure by protocols that measure one model.
 
@@ -38,6 +47,7 @@ def train_and_measure(
         folder: of the results.
         reporter: shows bars.
         afresh: whether to train again where training is complete.
+        predictions: whether to keep the predictions that the records are made of, in a file that is written first.
 
     Yields:
         A record a protocol, to be kept at once.
@@ -50,10 +60,13 @@ def train_and_measure(
     with trial.numerics.applied(trial.device):
         began = time.monotonic()
         method = compiled_for_tests(method, trial.numerics)
-        measured, failed = _measure(trial, method, trained, streams["test"], protocols, reporter)
+        found: dict[tuple[Split, Model], Predictions] | None = {} if predictions else None
+        measured, failed = _measure(trial, method, trained, streams, protocols, reporter, found)
         inductive = bool(measured) and is_inductive(method, streams["test"].batch(0, 1))
+        kept = _keep(trial, found, folder, reporter) if measured and found else None
         for name, scores in measured.items():
-            yield make_record(trial, method, trained, name, scores, inductive, time.monotonic() - began, {})
+            record = make_record(trial, method, trained, name, scores, inductive, time.monotonic() - began, {})
+            yield dataclasses.replace(record, predictions=kept)
     if failed:  # the records of the others are written by now
         messages = (f"protocol {name}: {message_of(error)}" for name, error in failed.items())
         raise TrialError("; ".join(messages)) from next(iter(failed.values()))
@@ -220,13 +233,15 @@ def _measure(
     trial: Trial,
     method: Method[Any],
     trained: TrainingState,
-    test: Stream,
+    streams: Mapping[str, Stream],
     protocols: Sequence[str],
     reporter: Reporter,
+    found: dict[tuple[Split, Model], Predictions] | None,
 ) -> tuple[dict[str, list[Scores]], dict[str, BaseException]]:
     """By protocol, the scores of the best model and of the last one; and the errors of protocols that failed.
 
-    They are measured once if the two models are one.
+    They are measured once if the two models are one. Predictions that the protocols ask for are added to ``found``,
+    with those of the validation tasks.
     """
     scores: dict[str, list[Scores]] = {name: [] for name in protocols}
     failed: dict[str, BaseException] = {}
@@ -235,7 +250,7 @@ def _measure(
         del states["last"]
     for model, state in states.items():
         method.load_state_dict(state)
-        evaluation = Evaluation(method, model, test, trial.plan.test_tasks, reporter, trial.title)
+        evaluation = Evaluation(method, model, streams["test"], trial.plan.test_tasks, reporter, trial.title)
         for name in [n for n in protocols if n not in failed]:
             try:
                 scores[name] += scores_of_protocol(name, evaluation)
@@ -243,10 +258,28 @@ def _measure(
                 raise
             except (Exception, SystemExit) as error:  # one that fails takes no other with it
                 failed[name] = error
+        if found is not None and "predictions" in vars(evaluation) and method.problem.kind != "reconstruction":
+            validation = predict(method, streams["validation"], trial.plan.validation_tasks)
+            try:
+                both: dict[Split, Any] = {"test": evaluation.predictions, "validation": validation}
+                found.update({(split, model): to_keep(predicted) for split, predicted in both.items()})
+            except ValueError as error:
+                reporter.say(f"{trial.title}: the predictions of its {model} model are not kept: {error}")
     if "last" not in states:
         scores = {name: best + [dataclasses.replace(s, model="last") for s in best] for name, best in scores.items()}
     method.load_state_dict(trained.best_model)  # which the method holds from here on
     return {name: found for name, found in scores.items() if name not in failed}, failed
+
+
+def _keep(
+    trial: Trial, found: Mapping[tuple[Split, Model], Predictions], folder: Path, reporter: Reporter
+) -> PredictionsFile | None:
+    """Write predictions next to the records that are made of them."""
+    try:
+        return save(found, trial.record_path(folder, "").parent, stem(trial.seed, trial.training_key))
+    except ValueError as error:
+        reporter.say(f"{trial.title}: {error}; they are not kept")
+        return None
 
 
 def scores_of_protocol(name: str, evaluation: Evaluation) -> list[Scores]:

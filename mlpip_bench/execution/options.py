@@ -37,6 +37,7 @@ DEFAULTS: Mapping[str, Any] = {
     "compile": "off",
     "overwrite": "failed",
     "results": RUNS,
+    "predictions": True,
     "profile": False,
     "dry_run": False,
     "jobs": 1,
@@ -86,7 +87,7 @@ def _are_seeds(value: object) -> bool:
 
 _TYPES: tuple[tuple[str, Callable[[object], bool], tuple[str, ...]], ...] = (
     ("a whole number", _is_whole, ("iterations", "test_tasks", "queries", "jobs", "cpus", "time_limit")),
-    ("true or false", lambda value: isinstance(value, bool), ("profile", "dry_run", "wait")),
+    ("true or false", lambda value: isinstance(value, bool), ("predictions", "profile", "dry_run", "wait")),
     ("a text", _is_text, ("backbone", "preset", "source", "device", "precision", "compile", "overwrite", "ray")),
     ("the name of a folder", lambda value: isinstance(value, str | Path), ("results", "data_root")),
     ("a text with commas, or a list of texts", _are_texts, ("bench", "methods", "protocols", "norm")),
@@ -198,6 +199,7 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
         numerics=Numerics(options["precision"], options["compile"]),
         overwrite=options["overwrite"],
         results=_path(options["results"]) or RUNS,
+        predictions=options["predictions"],
     )
 
 

@@ -13,6 +13,7 @@ from mlpip_bench.execution.planning import plan_trials
 from mlpip_bench.execution.status import HELD, failure_path
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.records import store
+from mlpip_bench.records.predictions import stem
 from mlpip_bench.records.record import Record
 from mlpip_bench.utils.device import keep_freed_memory
 from mlpip_bench.utils.errors import TrialError, UserError, traceback_of
@@ -116,10 +117,12 @@ def _records(
     if job.side_by_side:
         return measure_side_by_side(job.protocols[0], trials, failed, folder, reporter)
     (trial,) = trials
-    for path in (trial.checkpoint(folder), *job.stamps):
+    predictions = trial.record_path(folder, "").with_name(stem(trial.seed, trial.training_key))
+    for path in (trial.checkpoint(folder), predictions, *job.stamps):
         remove_leftovers(path)
     names = [name for name in job.protocols if trial.record_path(folder, name) in wanted]
-    return train_and_measure(trial, names, folder, reporter, afresh=job.config.overwrite == "always")
+    afresh = job.config.overwrite == "always"
+    return train_and_measure(trial, names, folder, reporter, afresh=afresh, predictions=job.config.predictions)
 
 
 def keep_failure(trials: Sequence[Trial], error: BaseException, folder: Path, reporter: Reporter) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +68,29 @@ class Scores:
 
 
 @dataclass(frozen=True)
+class PredictionsFile:
+    """The file of predictions next to a record.
+
+    Attributes:
+        file: its name, which ends with the first digits of its digest.
+        sha256: digest of its bytes, in hexadecimal.
+    """
+
+    __pydantic_config__: ClassVar = _STRICT
+
+    file: str
+    sha256: str
+
+    def __post_init__(self) -> None:
+        name = re.fullmatch(r"predictions-seed\d{1,19}-[0-9a-f]{12}\.([0-9a-f]{12})\.npz", self.file)
+        if name is None or not re.fullmatch("[0-9a-f]{64}", self.sha256) or name[1] != self.sha256[:12]:
+            raise ValueError(
+                "a file of predictions has the name predictions-seedN-KEY.DIGEST.npz, with the first digits of its "
+                f"SHA-256; got {self.file[:80]!r} of {self.sha256[:80]!r}"
+            )
+
+
+@dataclass(frozen=True)
 class Record:
     """One trial, bench x method x seed x protocol, with everything that made it.
 
@@ -80,6 +104,7 @@ class Record:
         training: ``iterations``, ``tasks_seen``, ``seconds``, ``best_iteration``, ``history``.
         environment: versions, machine, threads.
         seconds: wall-clock seconds of the evaluation.
+        predictions: the file of its model's predictions; None where they were not kept.
     """
 
     __pydantic_config__: ClassVar = _STRICT
@@ -100,6 +125,7 @@ class Record:
     seconds: schemas.Seconds
     environment: schemas.Environment
     schema: int = field(default=SCHEMA)
+    predictions: PredictionsFile | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < LARGEST_SEED:

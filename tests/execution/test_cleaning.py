@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from builders import invoke, make_record
+from builders import invoke, make_predictions, make_record
 from mlpip_bench.execution.cleaning import leftovers, outdated
 from mlpip_bench.execution.fingerprint import NUMBERS_VERSION
-from mlpip_bench.records import store
+from mlpip_bench.records import predictions, store
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.locks import locked
 
@@ -57,12 +57,57 @@ def test_only_some_kinds(folder):
     assert files(folder) == {"records", "checkpoints"}
     wrong = invoke("clean", "--results", folder, "--only", "tables")
     assert wrong.exit_code == 2
-    assert "Known: checkpoints, failures, records" in wrong.output
+    assert "Known: checkpoints, failures, predictions, records" in wrong.output
 
 
 def test_what_a_run_is_at_work_on_stays(folder):
     with locked(folder / "locks" / "omni5w1s" / "alpha" / "seed0-abc.lock"):
         assert {leftover.kind for leftover in leftovers(folder)} == {"records"}
+
+
+@pytest.fixture
+def predicted(tmp_path):
+    """A folder with a current record, an outdated one, the predictions of both, and predictions of neither."""
+    place = tmp_path / "records" / "omni5w1s" / "alpha"
+    for number, seed in ((NUMBERS_VERSION, 0), (NUMBERS_VERSION - 1, 1), (None, 2)):
+        of = {("test", "best"): make_predictions(seed=seed)}
+        named = predictions.save(of, place, predictions.stem(seed, f"{seed}" * 12))
+        if number is not None:
+            record = dataclasses.replace(made_by(number), seed=seed, key=f"{seed}" * 12, predictions=named)
+            store.save(record, tmp_path)
+    return tmp_path
+
+
+def seeds_of(folder):
+    return [int(path.name[len("predictions-seed")]) for path in sorted(folder.rglob("*.npz"))]
+
+
+def test_predictions_go_once_no_record_names_them(predicted):
+    assert invoke("clean", "--results", predicted, "--only", "records", "--yes").exit_code == 0
+    assert seeds_of(predicted) == [0, 1, 2]
+    assert {leftover.why for leftover in leftovers(predicted)} == {"no record that stays names it"}
+    assert invoke("clean", "--results", predicted, "--yes").exit_code == 0
+    assert seeds_of(predicted) == [0]
+    assert [record.seed for record in store.load_all(predicted)] == [0]
+
+
+def test_predictions_of_an_outdated_record_go_in_the_same_command(predicted):
+    assert invoke("clean", "--results", predicted, "--yes").exit_code == 0
+    assert seeds_of(predicted) == [0]
+
+
+def test_predictions_of_an_outdated_record_that_stays_stay(predicted):
+    assert invoke("clean", "--results", predicted, "--only", "predictions", "--yes").exit_code == 0
+    assert seeds_of(predicted) == [0, 1]
+
+
+def test_predictions_whose_record_is_about_to_be_written_stay(predicted):
+    with locked(predicted / "locks" / "omni5w1s" / "alpha" / f"seed2-{'2' * 12}.lock"):
+        assert not [found for found in leftovers(predicted) if "seed2" in found.path.name]
+
+
+def test_a_file_of_predictions_is_no_record(predicted):
+    assert len(store.load_all(predicted)) == 2
 
 
 def test_a_record_of_a_plugin_that_is_not_installed_is_not_called_outdated():

@@ -74,8 +74,9 @@ def paths(folder: Path, kind: str) -> list[Path]:
 
 def test_every_record(finished, run, call, numbers, whole, one_message, tell):
     chance = random.Random(0)
-    assert len(paths(finished, "records")) == 4
-    for path in paths(finished, "records"):
+    records = [path for path in paths(finished, "records") if path.suffix == ".json"]
+    assert len(records) == 4
+    for path in records:
         with damages(path, chance) as each:
             for _ in each:
                 tell("files damaged", 1)

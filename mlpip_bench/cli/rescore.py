@@ -1,0 +1,72 @@
+"""``rescore``: scores made again from kept predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mlpip_bench.cli.common import err, folded_table, folder_name, out
+from mlpip_bench.execution import options
+from mlpip_bench.execution.config import RUNS
+from mlpip_bench.utils.errors import UserError
+
+RESCORE_EXAMPLES = (
+    "Examples:\n\npython -m mlpip_bench rescore --results runs --bins 30\n\n"
+    "python -m mlpip_bench rescore --temperature --ensemble --output scores.csv"
+)
+
+
+def rescore(
+    results_folders: Annotated[
+        list[Path] | None,
+        typer.Option("--results", parser=folder_name, metavar="DIR", help="Folder of records; repeatable."),
+    ] = None,
+    bench: Annotated[str | None, typer.Option(help="Only these benches, with commas.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Only these methods, with commas.")] = None,
+    bins: Annotated[int, typer.Option(help="Of the expected calibration error.")] = 15,
+    temperature: Annotated[
+        bool, typer.Option("--temperature", help="Recalibrate by a temperature fitted on validation predictions.")
+    ] = False,
+    ensemble: Annotated[
+        bool, typer.Option("--ensemble", help="Also the mean predictions of the seeds of each configuration.")
+    ] = False,
+    model: Annotated[str, typer.Option(help="best (on validation), or last (of training).")] = "best",
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write them, as .csv or .json.")] = None,
+) -> None:
+    """Make scores again from kept predictions: other bins, recalibrated, by coverage, of ensembles over seeds."""
+    from mlpip_bench.records import rescoring
+    from mlpip_bench.utils.files import write_atomically
+
+    if output is not None and output.suffix not in (".csv", ".json"):
+        raise UserError(f"--output takes a file that ends with .csv or .json; got {output}.")
+    found, without = rescoring.sources(results_folders or [RUNS])
+    chosen = [
+        source
+        for source in found
+        if source.record.bench in (options.names(bench) or (source.record.bench,))
+        and source.record.method in (options.names(methods) or (source.record.method,))
+    ]
+    if without:
+        err.print(f"{without} records name no predictions, and are left out", highlight=False)
+    asked: Any = model
+    frame = rescoring.rescore(chosen, bins=bins, temperatures=temperature, ensembles=ensemble, model=asked)
+    metrics = [name for name in rescoring.SCORES if name in frame]
+    heads = ["bench", "method", "settings", "seeds", *(["temperature"] if temperature else [])]
+    table = folded_table(*heads, *metrics)
+    for row in frame.to_dict("records"):
+        seeds = f"{row['seeds']} (ensemble)" if row["members"] > 1 else row["seeds"]
+        shown = {**row, "seeds": seeds, "temperature": f"{row['temperature']:.3f}"}
+        table.add_row(*(str(shown[head]) for head in heads), *(_cell(row, name) for name in metrics))
+    out.print(table)
+    if output is not None:
+        text = frame.to_csv(index=False) if output.suffix == ".csv" else frame.to_json(orient="records", indent=1)
+        write_atomically(output.expanduser(), text.encode())
+
+
+def _cell(row: dict[Any, Any], metric: str) -> str:
+    mean, half_width = row[metric], row.get(f"{metric}_ci95")
+    if mean != mean:  # missing: predictions of numbers have no accuracy
+        return ""
+    return f"{mean:.4f}" if half_width is None else f"{mean:.4f} ± {half_width:.4f}"
