@@ -8,11 +8,18 @@ import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Self
 
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.files import open_file
 
-SIZE_LIMIT = 4 * 2**30
+SIZE_LIMIT = 2**30
 """Most bytes an archive may unpack to; the largest archive that is read, Tiny ImageNet's, has 0.03 GiB."""
+MEMBERS_LIMIT = 500_000
+"""Most members of an archive; the largest archive that is read has 0.03 million."""
+
+_NAME_LIMIT = 2**16  # bytes of what a tar says of a member, its name for example
+_NOTES = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 
 Keep = Callable[[PurePosixPath], bool]
 
@@ -26,7 +33,7 @@ def broken(path: Path, expected: str, error: Exception | str) -> UserError:
         error: what its reader said.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             head = file.read(512).lstrip().lower()
     except OSError as problem:
         return UserError(f"{path} must be {expected}; it cannot be read: {problem.strerror or problem}.")
@@ -48,7 +55,7 @@ def read_zip(path: Path, keep: Keep) -> dict[PurePosixPath, bytes]:
     """
     members = _Members(path, keep)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
             for info in archive.infolist():
                 if stat.S_ISLNK(info.external_attr >> 16):
                     raise _refused(path, info.filename, "a link")
@@ -68,10 +75,10 @@ def read_tar(path: Path, keep: Keep) -> dict[PurePosixPath, bytes]:
     """
     members = _Members(path, keep)
     try:
-        with tarfile.open(path) as archive:
+        with open_file(path) as opened, tarfile.open(fileobj=opened, tarinfo=_Member) as archive:
             for info in archive:
-                if not (info.isfile() or info.isdir()):
-                    raise _refused(path, info.name, "a link or a device")
+                if info.issparse() or not (info.isfile() or info.isdir()):
+                    raise _refused(path, info.name, "a link, a device or a file with holes")
                 file = archive.extractfile(info)
                 members.add(info.name, info.size, None if file is None else file.read)
             # tarfile takes a cut or a damaged header for the end; the real end is a block of zeros.
@@ -86,13 +93,24 @@ def read_tar(path: Path, keep: Keep) -> dict[PurePosixPath, bytes]:
     return members.checked()
 
 
+class _Member(tarfile.TarInfo):
+    """A header of a tar archive; what stands before a member to name it is read at once, and so may not be long."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        info = super().frombuf(buf, encoding, errors)
+        if info.type in _NOTES and info.size > _NAME_LIMIT:
+            raise ValueError(f"a name in it has {info.size} bytes")
+        return info
+
+
 class _Members:
     """Collects the members of one archive and refuses what no data set holds."""
 
     def __init__(self, path: Path, keep: Keep) -> None:
         self._path = path
         self._keep = keep
-        self._size = 0
+        self._size = self._count = 0
         self._kept: dict[PurePosixPath, bytes] = {}
         self._folders: set[PurePosixPath] = set()
         self._filled: set[PurePosixPath] = set()
@@ -103,6 +121,9 @@ class _Members:
         if name.is_absolute() or ".." in name.parts or text[1:2] == ":":
             raise _refused(self._path, text, "which points outside it")
         self._size += size
+        self._count += 1
+        if self._count > MEMBERS_LIMIT:
+            raise _refused(self._path, text, f"with which it has more than {MEMBERS_LIMIT} members")
         if self._size > SIZE_LIMIT:
             raise _refused(self._path, text, f"with which it unpacks to more than {SIZE_LIMIT // 2**30} GiB")
         if read is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlpip_bench.datasets.archives import broken
+from mlpip_bench.datasets.arrays import read_npz
 from mlpip_bench.datasets.base import ImageDataset
 from mlpip_bench.datasets.reading import Found, Sizes, assemble
 from mlpip_bench.datasets.views import SIDE, VIEWS, view_dataset
@@ -28,6 +28,7 @@ COMPLETE: Sizes = {"train": (62, VIEWS), "validation": (9, VIEWS), "test": (17, 
 _FILE = "coil100_32.npz"
 _AGAIN = "Fetch it again, or move it away."
 _ARRAYS = ("images", "objects", "azimuth_degrees")
+_MOST = 2**26  # bytes; the complete images have 4 MB
 
 
 def find(folder: Path) -> Found | None:
@@ -39,17 +40,7 @@ def find(folder: Path) -> Found | None:
 
 
 def _read(path: Path) -> ImageDataset:
-    try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            if missing := sorted(set(_ARRAYS) - set(file)):
-                raise UserError(
-                    f"{path} must have the arrays {', '.join(_ARRAYS)}; it lacks {', '.join(missing)}. {_AGAIN}"
-                )
-            images, objects, azimuths = (file[name] for name in _ARRAYS)
-    except UserError:
-        raise
-    except Exception as error:  # zipfile, zlib and numpy each raise their own on damaged input
-        raise broken(path, f"an npz file with the arrays {', '.join(_ARRAYS)}", error) from error
+    images, objects, azimuths = read_npz(path, _ARRAYS, _MOST).values()
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (VIEWS, SIDE, SIDE):
         raise UserError(
             f"`images` must be uint8 [object, {VIEWS}, {SIDE}, {SIDE}]; in {path} it is {images.dtype} {images.shape}. "
@@ -68,4 +59,4 @@ def _read(path: Path) -> ImageDataset:
     if len(images) < 3:
         raise UserError(f"each split needs an object; {path} has {len(images)} objects. {_AGAIN}")
     made = view_dataset("coil100", "real", images, [f"obj{number}" for number in objects], {})
-    return assemble("coil100", made.splits, {"size": SIDE}, COMPLETE)
+    return assemble("coil100", made.splits, {"size": SIDE}, COMPLETE, may_repeat=True)

@@ -4,10 +4,13 @@ ImageNet's terms let nobody hand it on, so users have it in many forms. Layouts,
 
 1. arrays: one file for each split whose name has the word ``train``, ``val`` or ``test`` in it
    (``mini-imagenet-cache-train.pkl``, ``train.npy``). It holds uint8, either as an array
-   ``[class, image, 84, 84, 3]`` or, pickled, as a dict with ``image_data`` ``[image, 84, 84, 3]`` and ``class_dict``
-   ``{wnid: [row, ...]}``;
-2. class folders: ``train/<wnid>/*.jpg``, ``val/``, ``test/``;
-3. lists: ``images/*.jpg`` with ``train.csv``, ``val.csv``, ``test.csv``, columns ``filename,label``;
+   ``[class, image, 84, 84, 3]`` or, pickled, as a dict of images ``[image, 84, 84, 3]``: ``image_data`` with
+   ``class_dict`` ``{wnid: [row, ...]}``, or ``data`` with ``labels``, one an image. Of the five files
+   ``miniImageNet_category_split_*`` those are read that have the 600 pictures of each class: ``train_phase_train``,
+   ``val`` and ``test``;
+2. class folders: ``train/<wnid>/*.jpg`` or ``train/<wnid>/images/*.jpg``, ``val/``, ``test/``;
+3. lists: ``images/*.jpg`` or ``images/<wnid>/*.jpg`` with ``train.csv``, ``val.csv``, ``test.csv``, columns
+   ``filename,label``; what stands before a file's name counts only where two pictures have that name;
 4. ImageNet: its train folder, ``<wnid>/*.JPEG`` or ``train/<wnid>/*.JPEG``, with these lists or with
    ``ravi_splits.csv``, columns ``wnid,split``.
 
@@ -21,35 +24,40 @@ Pictures of another size are resized with Lanczos. ``val`` may also be called ``
 
 from __future__ import annotations
 
-import csv
+import operator
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlpip_bench.datasets.archives import broken
+from mlpip_bench.datasets.arrays import read_npy
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
+from mlpip_bench.datasets.lists import read_list
 from mlpip_bench.datasets.reading import Found, Sizes, assemble, decode_classes, file_picture, listed, pictures_in
 from mlpip_bench.datasets.unpickling import load_plain_pickle
 from mlpip_bench.utils.errors import UserError
 
-VERSION = 1
+VERSION = 2
 """Version of this reader: change it whenever the arrays that it makes change."""
 
 FOLDERS = ("miniimagenet", "mini-imagenet", "mini_imagenet")
 LAYOUTS = (
     "mini-imagenet-cache-{train,val,test}.pkl, or pickled or .npy arrays [classes, 600, 84, 84, 3] named so",
-    "train/<wnid>/*.jpg, val/, test/",
-    "images/*.jpg with train.csv, val.csv, test.csv (filename,label)",
+    "miniImageNet_category_split_{train_phase_train,val,test}.pickle",
+    "train/<wnid>/*.jpg or train/<wnid>/images/*.jpg, val/, test/",
+    "images/*.jpg or images/<wnid>/*.jpg with train.csv, val.csv, test.csv (filename,label)",
     "ImageNet's train folder, <wnid>/*.JPEG or train/<wnid>/*.JPEG, with these lists or ravi_splits.csv (wnid,split)",
 )
 COMPLETE: Sizes = {"train": (64, 600), "validation": (16, 600), "test": (20, 600)}
 SIDE = 84
 IMAGES_PER_CLASS = 600
 SPLIT_LIST = "ravi_splits.csv"
+
+_MOST = 2**32  # bytes of a file of arrays; the complete training set has 813 MB
 
 _SPLIT_OF_WORD = {
     "train": "train",
@@ -74,7 +82,7 @@ def find(folder: Path) -> Found | None:
         return Found("arrays", folder, tuple(arrays.values()), {}, COMPLETE, lambda: _read_arrays(arrays))
     split_folders = _split_folders(folder)
     if len(split_folders) == len(SPLITS):
-        classes = {split: {path.name: pictures_in(path) for path in split_folders[split]} for split in SPLITS}
+        classes = {split: {path.name: _class_pictures(path) for path in split_folders[split]} for split in SPLITS}
         return _found_pictures("class folders", folder, classes, {})
     lists = _list_files(folder)
     if lists and (folder / "images").is_dir():
@@ -123,7 +131,9 @@ def _one_per_split(folder: Path, paths: Sequence[tuple[str, Path]], what: str) -
 
 def _array_files(folder: Path) -> dict[str, Path]:
     paths = sorted(path for path in folder.iterdir() if path.suffix in (".pkl", ".pickle", ".npy"))
-    words = [(set(re.split("[^a-z]+", path.stem.lower())), path) for path in paths]
+    # Other pictures of the training classes are no split of their own.
+    stems = [(re.sub("train_phase_(val|test)$", "", path.stem.lower()), path) for path in paths]
+    words = [(set(re.split("[^a-z]+", stem)), path) for stem, path in stems]
     pairs = {(_SPLIT_OF_WORD[word], path) for found, path in words for word in found if word in _SPLIT_OF_WORD}
     return _one_per_split(folder, sorted(pairs), "file of arrays")
 
@@ -133,26 +143,26 @@ def _read_arrays(paths: Mapping[str, Path]) -> ImageDataset:
 
 
 def _read_array_file(split: str, path: Path) -> ClassImages:
-    if path.suffix == ".npy":
-        try:
-            content: object = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise broken(path, "an npy file", error) from error
-    else:
-        content = load_plain_pickle(path)
-    if isinstance(content, dict) and {"image_data", "class_dict"} <= content.keys():
-        data, rows_of = np.asarray(content["image_data"]), _checked_rows(path, content["class_dict"])
-    elif isinstance(content, np.ndarray) and content.ndim == 5:
+    content = read_npy(path, _MOST) if path.suffix == ".npy" else load_plain_pickle(path, _MOST)
+    if isinstance(content, dict):
+        content = {_text(name): value for name, value in content.items()}
+    if isinstance(content, np.ndarray) and content.ndim == 5:
+        if not content.size:
+            raise UserError(f"a class needs at least one picture; in {path} class {split}/class00 has none.")
         classes, each = content.shape[:2]
-        data = content.reshape(classes * each, *content.shape[2:])
+        data = _checked_images(path, content.reshape(classes * each, *content.shape[2:]))
         rows_of = {f"{split}/class{c:02d}": np.arange(c * each, (c + 1) * each) for c in range(classes)}
+    elif isinstance(content, dict) and isinstance(found := content.get("image_data", content.get("data")), np.ndarray):
+        data = _checked_images(path, found)
+        if "class_dict" in content:
+            rows_of = _checked_rows(path, content["class_dict"], len(data))
+        else:
+            rows_of = _rows_by_label(path, split, content.get("labels"), len(data))
     else:
         raise UserError(
-            f"{path} must hold an array [class, image, {SIDE}, {SIDE}, 3] or a dict with image_data and class_dict; "
-            f"it holds {_described(content)}."
+            f"{path} must hold an array [class, image, {SIDE}, {SIDE}, 3], or a dict with image_data and class_dict "
+            f"or with data and labels; it holds {_described(content)}."
         )
-    if data.dtype != np.uint8 or data.shape[1:] != (SIDE, SIDE, 3):
-        raise UserError(f"images must be uint8 [..., {SIDE}, {SIDE}, 3]; in {path} they are {data.dtype} {data.shape}.")
     counts = np.array([len(rows) for rows in rows_of.values()], dtype=np.int64)
     images = np.empty((counts.sum(), 3, SIDE, SIDE), dtype=np.uint8)
     start = 0
@@ -168,19 +178,56 @@ def _read_array_file(split: str, path: Path) -> ClassImages:
     return ClassImages(images, counts, tuple(rows_of))
 
 
-def _checked_rows(path: Path, class_dict: object) -> dict[str, NDArray[np.int64]]:
+def _checked_images(path: Path, data: NDArray[Any]) -> NDArray[np.uint8]:
+    if data.dtype != np.uint8 or data.shape[1:] != (SIDE, SIDE, 3):
+        raise UserError(f"images must be uint8 [..., {SIDE}, {SIDE}, 3]; in {path} they are {data.dtype} {data.shape}.")
+    return data
+
+
+def _text(name: object) -> str:
+    """A key as text; Python 2 wrote bytes."""
+    return name.decode("latin1") if isinstance(name, bytes) else str(name)
+
+
+def _checked_rows(path: Path, class_dict: object, count: int) -> dict[str, NDArray[np.int64]]:
+    """The rows of each class, none twice.
+
+    Args:
+        path: for messages.
+        class_dict: what stands there.
+        count: how many images there are.
+    """
+    rows_of: dict[str, NDArray[np.int64]] = {}
     try:
         if not isinstance(class_dict, dict):
             raise TypeError(_described(class_dict))
-        rows_of = {
-            str(name): np.array([int(row) for row in rows], dtype=np.int64) for name, rows in sorted(class_dict.items())
-        }
-    except (TypeError, ValueError) as error:
+        for name, rows in sorted(class_dict.items()):
+            if not isinstance(rows, list | tuple | np.ndarray):
+                raise TypeError(f"class {_text(name)} has {_described(rows)}")
+            # One list can stand for the rows of a million classes.
+            count -= len(rows)
+            rows_of[_text(name)] = np.array([operator.index(row) for row in rows] if count >= 0 else [], dtype=np.int64)
+    except (TypeError, ValueError, OverflowError) as error:
         raise UserError(f"class_dict must be {{wnid: [row, ...]}}; in {path} it is not: {error}.") from error
     every = np.concatenate(list(rows_of.values())) if rows_of else np.array([], dtype=np.int64)
-    if len(np.unique(every)) != len(every):
+    if count < 0 or len(np.unique(every)) != len(every):
         raise UserError(f"an image may be in one class once; class_dict of {path} lists a row twice.")
     return rows_of
+
+
+def _rows_by_label(path: Path, split: str, labels: object, count: int) -> dict[str, NDArray[np.int64]]:
+    labels = labels.tolist() if isinstance(labels, np.ndarray) else labels
+    if not isinstance(labels, list | tuple) or len(labels) != count:
+        how_many = f" of {len(labels)}" if isinstance(labels, list | tuple) else ""
+        raise UserError(
+            f"labels must be one for each of the {count} images; in {path} they are {_described(labels)}{how_many}."
+        )
+    rows_of: dict[str, list[int]] = defaultdict(list)
+    for row, label in enumerate(labels):
+        if not isinstance(label, str | bytes | int | np.integer):
+            raise UserError(f"labels must be numbers or names; in {path} one is {_described(label)}.")
+        rows_of[f"{split}/{_text(label):0>2}"].append(row)
+    return {name: np.array(rows, dtype=np.int64) for name, rows in sorted(rows_of.items())}
 
 
 def _described(content: object) -> str:
@@ -211,60 +258,62 @@ def _split_folders(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
+def _class_pictures(folder: Path) -> list[Path]:
+    return pictures_in(folder / "images" if (folder / "images").is_dir() else folder)
+
+
 def _list_files(folder: Path) -> dict[str, Path]:
     paths = [(split, folder / f"{word}.csv") for word, split in _SPLIT_OF_WORD.items()]
     return _one_per_split(folder, [(split, path) for split, path in paths if path.is_file()], "csv list")
 
 
-def _read_csv(path: Path, columns: tuple[str, str]) -> list[tuple[str, str]]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.DictReader(file)
-            header = rows.fieldnames
-            if not header or header[0].lstrip().startswith("<"):
-                raise ValueError("it is no csv")
-            if not set(columns) <= set(header):
-                raise UserError(
-                    f"{path} must be a csv with the columns {','.join(columns)}; its first line has {listed(header)}. "
-                    "Name the columns so."
-                )
-            pairs = []
-            for row in rows:
-                if None in (row[columns[0]], row[columns[1]]):
-                    raise ValueError(f"line {rows.line_num} has too few fields")
-                pairs.append((row[columns[0]].strip(), row[columns[1]].strip()))
-            if not pairs:
-                raise ValueError("it has no row")
-            return pairs
-    except (OSError, ValueError, csv.Error) as error:
-        raise broken(path, f"a csv with the columns {','.join(columns)}", error) from error
-
-
 def _read_lists(lists: Mapping[str, Path]) -> dict[str, dict[str, list[str]]]:
     """For each split and class, the listed file names, sorted."""
-    seen: dict[str, str] = {}
+    seen: dict[tuple[str, str], str] = {}
     names: dict[str, dict[str, list[str]]] = {split: defaultdict(list) for split in SPLITS}
     for split, path in lists.items():
-        for name, label in _read_csv(path, ("filename", "label")):
-            if name in seen:
-                raise UserError(f"a picture may be listed once; {name} is in {seen[name]} and {path.name}.")
-            seen[name] = path.name
+        for name, label in read_list(path, ("filename", "label")):
+            if other := seen.get((label, name)):
+                raise UserError(f"a picture may be listed once; {name} is in {other} and {path.name}.")
+            seen[label, name] = path.name
             names[split][label].append(name)
     return {split: {label: sorted(chosen) for label, chosen in by_class.items()} for split, by_class in names.items()}
 
 
 def _by_lists(images: Path, lists: Mapping[str, Path]) -> ClassPaths:
-    there = {path.name: path for path in images.iterdir()}
-    names = _read_lists(lists)
-    missing = [
-        name for by_class in names.values() for chosen in by_class.values() for name in chosen if name not in there
-    ]
+    there: dict[str, list[Path]] = defaultdict(list)
+    for path in images.iterdir():
+        for picture in path.iterdir() if path.is_dir() else [path]:
+            there[picture.name].append(picture)
+    chosen: ClassPaths = {split: defaultdict(list) for split in SPLITS}
+    missing: list[str] = []
+    taken: set[Path] = set()
+    for split, by_class in _read_lists(lists).items():
+        for label, names in by_class.items():
+            for name in names:
+                found = _listed_picture(name, label, there)
+                if found is None:
+                    missing.append(name)
+                elif found in taken:
+                    raise UserError(f"a picture may be listed once; {found} is listed again as {name}.")
+                else:
+                    taken.add(found)
+                    chosen[split][label].append(found)
     if missing:
-        raise UserError(f"{images} must hold each listed picture; {len(missing)} are missing: {listed(missing)}.")
-    return {
-        split: {label: [there[name] for name in chosen] for label, chosen in by_class.items()}
-        for split, by_class in names.items()
-    }
+        raise UserError(
+            f"{images} must hold each listed picture, or in a folder of its class; {len(missing)} are missing: "
+            f"{listed(missing)}."
+        )
+    return chosen
+
+
+def _listed_picture(name: str, label: str, there: Mapping[str, Sequence[Path]]) -> Path | None:
+    """The picture of a listed name, which may be a path of another machine; None where there is none, or several."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    found = there.get(path.name, [])
+    if len(found) > 1:
+        found = [picture for picture in found if picture.parent.name in (path.parent.name, label)]
+    return found[0] if len(found) == 1 else None
 
 
 # ImageNet.
@@ -293,7 +342,7 @@ def _find_imagenet(folder: Path, lists: Mapping[str, Path]) -> Found | None:
 def _read_split_list(path: Path) -> dict[str, dict[str, list[str]]]:
     """For each split its classes, without names of pictures; empty where there is no list."""
     wanted: dict[str, dict[str, list[str]]] = {split: {} for split in SPLITS}
-    for wnid, word in _read_csv(path, ("wnid", "split")) if path.is_file() else []:
+    for wnid, word in read_list(path, ("wnid", "split")) if path.is_file() else []:
         if word not in _SPLIT_OF_WORD:
             raise UserError(f"the splits in {path} must be train, val or test; {wnid} is in {word!r}.")
         wanted[_SPLIT_OF_WORD[word]][wnid] = []
@@ -305,7 +354,8 @@ def _chosen(folder: Path, names: Sequence[str]) -> list[Path]:
     if not names:
         return pictures_in(folder)[:IMAGES_PER_CLASS]
     ordered = sorted(pictures_in(folder), key=lambda path: (_number(path.stem), path.name))
-    positions = [_number(Path(name).stem.removeprefix(folder.name)) for name in names]
+    stems = [PurePosixPath(name.replace("\\", "/")).stem for name in names]
+    positions = [_number(stem.removeprefix(folder.name)) for stem in stems]
     if min(positions) < 1 or max(positions) > len(ordered):
         raise UserError(
             f"{folder} must hold all of ImageNet's pictures of its class, since the lists choose them by position; "
@@ -316,5 +366,5 @@ def _chosen(folder: Path, names: Sequence[str]) -> list[Path]:
 
 def _number(stem: str) -> int:
     """The number at the end of a file's name; 0 where there is none."""
-    match = re.search(r"(\d+)$", stem)
+    match = re.search(r"(\d{1,18})$", stem)
     return int(match[1]) if match else 0

@@ -25,6 +25,7 @@ from mlpip_bench.datasets.archives import broken
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
 from mlpip_bench.datasets.reading import Found
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.files import open_file
 from mlpip_bench.utils.provenance import Source
 
 VERSION = 1
@@ -66,7 +67,13 @@ def _read(images: Path, labels: Path) -> ImageDataset:
     if len(counts) > _DIGITS or counts.min() < _LEAST:
         reason = f"it has {counts[:_DIGITS].tolist()} images of 0 to 9, and {counts[_DIGITS:].sum()} others"
         raise broken(labels, f"labels 0 to 9, at least {_LEAST} of each", reason)
-    return _split("mnist", "real", _read_idx(images), digits, {"size": SIDE})
+    pictures = _read_idx(images)
+    if (share := (pictures >= 128).mean()) > 0.5:
+        raise UserError(
+            f"digits must be light strokes on black; {share:.0%} of {images} is light, so ink and paper are exchanged. "
+            "Fetch it again."
+        )
+    return _split("mnist", "real", pictures, digits, {"size": SIDE})
 
 
 def _read_idx(path: Path) -> NDArray[np.uint8]:
@@ -76,7 +83,7 @@ def _read_idx(path: Path) -> NDArray[np.uint8]:
     sizes = "x".join(map(str, shape))
     what = f"an idx file{' in gzip' if path.suffix == '.gz' else ''} with {sizes} values of a byte each"
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with open_file(path) as opened, gzip.open(opened) if path.suffix == ".gz" else opened as file:
             begin = file.read(len(expected))
             values = file.read(math.prod(shape) + 1)  # one more, to see that the file ends there
     except (OSError, EOFError, ValueError, zlib.error) as error:

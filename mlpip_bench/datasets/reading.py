@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import io
 import logging
 import warnings
@@ -12,13 +14,18 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from mlpip_bench.datasets.base import ClassImages, ImageDataset
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.files import read_file
 
 Sizes = Mapping[str, tuple[int, int]]
 """For each split, how many classes it has and how many images each class has."""
+
+_PICTURE_LIMIT = 2**28
+"""Most bytes of a picture's file."""
 
 _log = logging.getLogger("mlpip_bench")
 
@@ -53,7 +60,7 @@ class Picture(NamedTuple):
 
 def file_picture(path: Path) -> Picture:
     """A picture that is a file of its own."""
-    return Picture(str(path), path.read_bytes)
+    return Picture(str(path), partial(read_file, path, _PICTURE_LIMIT))
 
 
 def member_picture(archive: Path, member: object, content: bytes) -> Picture:
@@ -63,7 +70,7 @@ def member_picture(archive: Path, member: object, content: bytes) -> Picture:
 
 def is_picture_name(name: str) -> bool:
     """Whether a file name is one of a picture; names with a leading dot are other programs' notes."""
-    return name.lower().endswith((".jpg", ".jpeg", ".png")) and not name.startswith(".")
+    return name.lower().endswith((".jpg", ".jpeg", ".png", ".bmp")) and not name.startswith(".")
 
 
 def pictures_in(folder: Path) -> list[Path]:
@@ -74,29 +81,60 @@ def pictures_in(folder: Path) -> list[Path]:
     """
     paths = sorted(path for path in folder.iterdir() if is_picture_name(path.name))
     if not paths:
-        raise UserError(f"a class needs at least one picture; {folder} has none. Fill the folder or remove it.")
+        held = listed(sorted(path.name for path in folder.iterdir())) or "nothing"
+        raise UserError(
+            f"a class needs at least one picture; {folder} has none, it holds {held}. Fill the folder or remove it."
+        )
     return paths
 
 
-def decode(picture: Picture, mode: Literal["RGB", "RGBA", "L"]) -> Image.Image:
-    """Decode a JPEG or PNG.
+def decode(picture: Picture, mode: Literal["RGB", "L"]) -> Image.Image:
+    """Decode a JPEG, PNG or BMP as a viewer shows it.
+
+    It is turned as its EXIF data say, laid on white where it is transparent, and 16 bits of gray become 8.
 
     Raises:
-        UserError: it is neither, is damaged, or claims a size that no data set has.
+        UserError: it is none of these, is damaged or animated, or claims a size that no data set has.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(picture.read()), formats=("JPEG", "PNG")) as image:
-                return image.convert(mode)
+            warnings.simplefilter("ignore", UserWarning)  # what is wrong with its EXIF data
+            with Image.open(io.BytesIO(picture.read()), formats=("JPEG", "PNG", "BMP")) as image:
+                frames = getattr(image, "n_frames", 1)
+                if image.format == "PNG" and frames > 1:
+                    raise UserError(
+                        f"a picture must be one picture; {picture.name} is an animation of {frames}. Save the one that "
+                        "is meant in its place."
+                    )
+                image.load()
+                return _on_white(_upright(image)).convert(mode)
+    except UserError:
+        raise
     except Exception as error:  # on damaged input Pillow raises OSError, SyntaxError, ValueError, struct.error ...
         reason: object = error
         if isinstance(error, UnidentifiedImageError):
-            begun = picture.read().startswith((b"\x89PNG", b"\xff\xd8"))
-            reason = "it is cut short" if begun else "it is neither"
+            begun = picture.read().startswith((b"\x89PNG", b"\xff\xd8", b"BM"))
+            reason = "it is cut short" if begun else "it is none of them"
+        elif isinstance(error, OSError):
+            reason = error.strerror or error
         raise UserError(
-            f"a picture must be a whole JPEG or PNG; {picture.name} is not: {reason}. Fetch it again."
+            f"a picture must be a whole JPEG, PNG or BMP; {picture.name} is not: {reason}. Fetch it again."
         ) from error
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    with contextlib.suppress(Exception):  # damaged EXIF data, which many programs have left behind, turn nothing
+        return ImageOps.exif_transpose(image)
+    return image
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):  # Pillow would cut what is above 255
+        return Image.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8))
+    if image.has_transparency_data:
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+    return image
 
 
 def decode_classes(classes: Mapping[str, Sequence[Picture]], size: int, *, resize: bool) -> ClassImages:
@@ -124,15 +162,27 @@ def decode_classes(classes: Mapping[str, Sequence[Picture]], size: int, *, resiz
 
 
 def assemble(
-    name: str, splits: Mapping[str, ClassImages], options: Mapping[str, str | int], complete: Sizes
+    name: str,
+    splits: Mapping[str, ClassImages],
+    options: Mapping[str, str | int],
+    complete: Sizes,
+    *,
+    may_repeat: bool = False,
 ) -> ImageDataset:
     """Make a real data set of its splits.
 
     One that has not the sizes of the complete set does not get its name either: it is called
     ``<name>-partial`` (or ``<name>-extended`` where it has more images), and its options say what it has.
 
+    Args:
+        name: of the complete set.
+        splits: the three.
+        options: what made the arrays.
+        complete: the sizes of the complete set.
+        may_repeat: whether a class may have the pictures of one of another split, as some models of ShapeNet do.
+
     Raises:
-        UserError: a class occurs twice, or a split is empty.
+        UserError: a class occurs twice, by name or by its pictures, or a split is empty.
     """
     split_of: dict[str, str] = {}
     for split, data in splits.items():
@@ -145,12 +195,36 @@ def assemble(
                     f"and {split}. Remove it from one of them."
                 )
             split_of[class_name] = split
+    if not may_repeat:
+        _refuse_copies(name, splits)
     options = dict(options)
     if any(shortfall(data, *complete[split]) for split, data in splits.items()):
         images = sum(len(data.images) for data in splits.values())
         name += "-partial" if images <= sum(classes * each for classes, each in complete.values()) else "-extended"
         options.update(classes=len(split_of), images=images)
     return ImageDataset(name, "real", splits, options)
+
+
+def _refuse_copies(name: str, splits: Mapping[str, ClassImages]) -> None:
+    """Refuse a class whose pictures, in any order, are those of a class of another split."""
+    seen: dict[bytes, tuple[str, str]] = {}
+    for split, data in splits.items():
+        here = {}
+        for class_name, images in zip(data.class_names, _by_class(data), strict=True):
+            pictures = sorted(hashlib.sha256(image.tobytes()).digest() for image in images)
+            content = hashlib.sha256(b"".join(pictures)).digest()
+            if content in seen:
+                other_split, other = seen[content]
+                raise UserError(
+                    f"classes of two splits must have other pictures; in {name} {class_name!r} of {split} has those of "
+                    f"{other!r} of {other_split}, each of them. Remove one of the two."
+                )
+            here[content] = split, class_name
+        seen.update(here)
+
+
+def _by_class(data: ClassImages) -> list[NDArray[np.uint8]]:
+    return np.split(data.images, np.cumsum(data.counts)[:-1])
 
 
 def shortfall(data: ClassImages, classes: int, images: int) -> str:

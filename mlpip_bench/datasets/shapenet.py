@@ -1,9 +1,8 @@
 """ShapeNet: rendered views of 37,108 objects of 12 categories (ShapeNetCore v2, Chang et al. 2015), as the paper's.
 
 Layout: ``<synset>/<object>/00.png`` to ``35.png``, view ``i`` from an azimuth of ``10 i`` degrees. A view is a square
-picture of 8 bits a channel, of any size; it is laid on white where it is transparent, made gray, then resized to
-32x32 with Lanczos. Synsets that are not among the paper's are left out, and so are objects without any view, which
-nobody has rendered.
+picture of any size; it is laid on white where it is transparent, made gray, then resized to 32x32 with Lanczos.
+Synsets that are not among the paper's are left out, and so are objects without any view, which nobody has rendered.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from mlpip_bench.datasets.reading import Found, Sizes, assemble, decode, file_pi
 from mlpip_bench.datasets.views import SIDE, VIEWS, view_dataset
 from mlpip_bench.utils.errors import UserError
 
-VERSION = 1
+VERSION = 2
 """Version of this reader: change it whenever the arrays that it makes change."""
 
 FOLDERS = ("shapenet",)
@@ -46,7 +45,6 @@ SYNSETS = {
 """The paper's categories (appendix E)."""
 
 _NAMES = tuple(f"{view:02d}.png" for view in range(VIEWS))
-_GRAY_OF_16_BITS = b"\x10\x00"  # bit depth and color type in a PNG's header, bytes 24 and 25
 
 _log = logging.getLogger("mlpip_bench")
 
@@ -94,18 +92,14 @@ def _read(folder: Path, objects: Mapping[str, Path]) -> ImageDataset:
         for view, name in enumerate(_NAMES):
             images[row, view] = _view(path / name)
     made = view_dataset("shapenet", "real", images, tuple(objects), {})
-    return assemble("shapenet", made.splits, {"size": SIDE}, COMPLETE)
+    return assemble("shapenet", made.splits, {"size": SIDE}, COMPLETE, may_repeat=True)
 
 
 def _view(path: Path) -> NDArray[np.uint8]:
     """A view as uint8 ``[SIDE, SIDE]``."""
-    picture = file_picture(path)
-    image = decode(picture, "RGBA")
-    if picture.read()[24:26] == _GRAY_OF_16_BITS:  # Pillow cuts what is above 255
-        raise UserError(f"a view must have 8 bits a channel; {path} has 16. Render it again.")
+    image = decode(file_picture(path), "L")
     if image.width != image.height:
         raise UserError(f"a view must be square; {path} is {image.width}x{image.height}. Render it again.")
-    gray = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("L")
-    if gray.size != (SIDE, SIDE):
-        gray = gray.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
-    return np.asarray(gray)
+    if image.size != (SIDE, SIDE):
+        image = image.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
+    return np.asarray(image)

@@ -46,6 +46,7 @@ from PIL import Image
 from mlpip_bench.datasets.shapenet import SYNSETS
 from mlpip_bench.datasets.views import SIDE, VIEWS
 from mlpip_bench.utils.errors import UserError, one_line
+from mlpip_bench.utils.locks import HeldError, locked
 from mlpip_bench.utils.progress import Reporter
 
 MESH = Path("models", "model_normalized.obj")
@@ -92,14 +93,15 @@ def prepare(
         raise UserError("rendering meshes needs pyvista, which is not installed: pip install 'mlpip_bench[render]'.")
     with _folder_errors():
         objects = _objects(source, target, reporter)
-        todo = []
-        with reporter.stage("looking for rendered views", len(objects)) as step:
-            for count, name in enumerate(objects, start=1):
-                if not _rendered(target / name):
-                    todo.append(name)
-                step(count)
-        failed, untextured = _render_all(source, target, todo, len(objects), reporter, jobs, timeout_seconds)
-        _write_failures(target / FAILURES, failed)
+        with _alone(target):
+            todo = []
+            with reporter.stage("looking for rendered views", len(objects)) as step:
+                for count, name in enumerate(objects, start=1):
+                    if not _rendered(target / name):
+                        todo.append(name)
+                    step(count)
+            failed, untextured = _render_all(source, target, todo, len(objects), reporter, jobs, timeout_seconds)
+            _write_failures(target / FAILURES, failed)
     there = len(objects) - len(todo)
     counts = f"{len(todo) - len(failed)} objects rendered, {there} were there, {len(failed)} failed"
     reporter.say(f"{counts}; the views are in {target}")
@@ -121,6 +123,17 @@ def _folder_errors() -> Iterator[None]:
         raise UserError(
             f"--from must be readable and --to writable; {error.filename or 'a file'} is not: "
             f"{error.strerror or error}. Put that right, then run the same command again: what is rendered is kept."
+        ) from error
+
+
+@contextlib.contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    try:
+        with locked(target / ".lock"):
+            yield
+    except HeldError as error:
+        raise UserError(
+            f"one `data prepare` at a time may write to a folder; another is at work on {target}. Wait for it."
         ) from error
 
 

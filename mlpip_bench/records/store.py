@@ -16,7 +16,7 @@ from mlpip_bench.records.migration import migrated
 from mlpip_bench.records.record import SCHEMA, Record
 from mlpip_bench.records.schema import Json
 from mlpip_bench.utils.errors import UserError, message_in_one_line, printable
-from mlpip_bench.utils.files import open_regular, write_atomically
+from mlpip_bench.utils.files import open_file, write_atomically
 
 LARGEST_FILE = 2**28
 """Bytes of a record."""
@@ -79,7 +79,7 @@ def _json(path: Path) -> Any:
         ValueError: it is too large, not UTF-8, no JSON, has a name twice, or a number that is none.
         RecursionError: it is nested too deeply.
     """
-    with open_regular(path) as file:
+    with open_file(path) as file:
         content = file.read(LARGEST_FILE + 1)
     if len(content) > LARGEST_FILE:
         raise ValueError(f"it has more than {LARGEST_FILE // 2**20} MiB")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from mlpip_bench.utils.errors import UserError, message_in_one_line
-from mlpip_bench.utils.files import open_regular, write_atomically
+from mlpip_bench.utils.files import open_file, write_atomically
 
 State = dict[str, Tensor]
 
@@ -67,7 +67,7 @@ def load_checkpoint(path: Path, key: str | None = None) -> TrainingState:
             bits are found, and so does its content as a whole.
     """
     try:
-        with open_regular(path) as file:
+        with open_file(path) as file:
             with zipfile.ZipFile(file) as archive:
                 if (bad := archive.testzip()) is not None:
                     raise ValueError(f"checksum of {bad} is wrong")

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and where real data is by default."""
+"""Files: read only where they are files, written whole or not at all; and where real data is by default."""
 
 from __future__ import annotations
 
@@ -23,17 +23,34 @@ def root_of_environment() -> Path | None:
     return Path(named).expanduser() if named else None
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading; a pipe would wait for its writer, and a device may never end.
+def open_file(path: Path) -> BinaryIO:
+    """Open a file to read its bytes.
 
     Raises:
-        OSError: it cannot be read, or is no regular file.
+        OSError: it cannot be opened, or is a pipe, which may never answer, or a device, which may never end.
     """
+    # Without O_NONBLOCK it is the opening of a pipe that waits for somebody who writes.
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is a folder, a pipe or a device, not a file", str(path))
+        return os.fdopen(handle, "rb")
+    except BaseException:
         os.close(handle)
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
-    return os.fdopen(handle, "rb")
+        raise
+
+
+def read_file(path: Path, most: int) -> bytes:
+    """All bytes of a file.
+
+    Raises:
+        OSError: it cannot be read, is no file, or has more than ``most`` bytes.
+    """
+    with open_file(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most / 2**20:.0f} MiB", str(path))
+    return content
 
 
 def write_atomically(path: Path, content: bytes) -> None:

@@ -1,7 +1,10 @@
 import io
+import os
 import pickle
 import pickletools
+import sys
 import tarfile
+import tracemalloc
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -11,6 +14,9 @@ import numpy as np
 import pytest
 
 from mlpip_bench.datasets.archives import read_tar, read_zip
+from mlpip_bench.datasets.arrays import read_npy, read_npz
+from mlpip_bench.datasets.lists import read_list
+from mlpip_bench.datasets.reading import decode, file_picture
 from mlpip_bench.datasets.unpickling import load_plain_pickle
 from mlpip_bench.utils.errors import UserError
 
@@ -211,7 +217,7 @@ def test_forged_arrays_of_objects_are_refused(tmp_path: Path, forgery: object) -
     path = tmp_path / "forged.pkl"
     for protocol in (2, 5):
         path.write_bytes(pickle.dumps({"image_data": forgery}, protocol=protocol))
-        with pytest.raises(UserError, match=r"forged\.pkl (asks for values of dtype|must be a pickle)"):
+        with pytest.raises(UserError, match=r"forged\.pkl (asks for (values of dtype|a call of)|must be a pickle)"):
             load_plain_pickle(path)
 
 
@@ -279,3 +285,134 @@ def test_the_causes_of_broken_pickles_are_named(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(UserError, match=rf"p\.pkl.*{message}"):
             load_plain_pickle(path)
+
+
+# What is well formed, and made to take a machine's memory or time.
+
+
+def pickled(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+NATIVE = "<" if sys.byteorder == "little" else ">"
+FOREIGN = ">" if NATIVE == "<" else "<"
+
+
+def nested_tuples(depth: int) -> bytes:
+    """``(((...),),)``, as a key of a dict."""
+    return b"\x80\x02})" + b"\x85" * depth + b"Ns."
+
+
+def doubled_tuples(times: int, around: bytes = b"%s") -> bytes:
+    """``x = (x, x)`` so many times: few instructions, and 2 ** times parts."""
+    return b"\x80\x02" + around % (b")" + b"2\x86" * times) + b"."
+
+
+@pytest.mark.parametrize(
+    "code", [f"{FOREIGN}i8", f"{FOREIGN}f4", "O", "O8", "V8", "i8,O", "(2,)u1", "u1" + "," * 5000, "M8"]
+)
+def test_dtypes_that_are_no_native_numbers_are_refused(tmp_path: Path, code: str) -> None:
+    # numpy makes a new dtype for them, whose flags and fields a pickle could set: a pointer would be taken for data.
+    flagged = Call(np.dtype, (code, False, True), (3, NATIVE, None, ("a",), {"a": (np.dtype("u1"), 0)}, 8, 8, 63))
+    for content in (Call(np.dtype, (code, False, True)), flagged):
+        path = pickled(tmp_path / "p.pkl", pickle.dumps(content, protocol=2))
+        with pytest.raises(UserError, match=r"p\.pkl asks for (values of dtype|numbers in the byte order)"):
+            load_plain_pickle(path)
+
+
+def test_numbers_of_another_byte_order_are_refused_and_not_misread(tmp_path: Path) -> None:
+    path = pickled(tmp_path / "p.pkl", pickle.dumps(np.arange(3, dtype=f"{FOREIGN}i4"), protocol=2))
+    with pytest.raises(UserError, match="asks for numbers in the byte order of another machine"):
+        load_plain_pickle(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (nested_tuples(2_000_000), "a tuple as a key"),
+        (nested_tuples(10), "a tuple as a key"),
+        (doubled_tuples(100, b"}%sNs"), "a tuple as a key"),
+        (doubled_tuples(100, b"(%s\x91"), "a tuple as a key"),  # frozenset
+        (b"\x80\x02" + b"\x8b" + (2**19).to_bytes(4, "little") + b"\x7f" * 2**19 + b".", "a number of 4194303 bits"),
+        (b"c__builtin__\nbytes\n(I1000000000000\ntR.", "must be a pickle"),
+        (
+            b"c_codecs\nencode\nq\x00(V" + b"x" * 100_000 + b"\nVlatin1\ntq\x01" + b"h\x00h\x01R" * 1000 + b".",
+            "more than it holds",
+        ),
+        (b"ccollections\nOrderedDict\n}b.", "a state of a _Global"),
+        (b"ccollections\nOrderedDict\nccollections\nOrderedDict\n\x86R.", "must be a pickle"),
+        (b"(i__builtin__\nlist\n.", "the instruction INST"),
+        (b"\x80\x04\x8e" + b"\xff" * 7 + b"\x7f" + b"x.", "must be a pickle"),  # bytes of 2 ** 63
+    ],
+    ids=range(11),
+)  # fmt: skip
+def test_pickles_that_would_take_all_memory_or_time(tmp_path: Path, content: bytes, message: str) -> None:
+    path = pickled(tmp_path / "p.pkl", content)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=message):
+            load_plain_pickle(path)
+        assert tracemalloc.get_traced_memory()[1] < 60 * len(content) + 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_containers_in_containers_load_at_any_depth(tmp_path: Path) -> None:
+    path = pickled(tmp_path / "p.pkl", b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".")
+    found, depth = load_plain_pickle(path), 1
+    while found:
+        assert isinstance(found, list)
+        found, depth = found[0], depth + 1
+    assert depth == 100_000
+    assert len(load_plain_pickle(pickled(path, doubled_tuples(100)))) == 2  # type: ignore[arg-type]
+
+
+def test_a_name_of_gigabytes_in_a_tar_is_not_read(tmp_path: Path) -> None:
+    for kind in (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE):
+        info = tarfile.TarInfo("././@LongLink")
+        info.type, info.size = kind, 3 * 2**30
+        path = tmp_path / "long.tar"
+        with path.open("wb") as file:
+            file.write(info.tobuf(tarfile.GNU_FORMAT))
+            file.truncate(info.size + 4096)  # takes 8 kB of the disk
+        tracemalloc.start()
+        try:
+            with pytest.raises(UserError, match=r"long\.tar.*a name in it has 3221225472 bytes"):
+                read_tar(path, everything)
+            assert tracemalloc.get_traced_memory()[1] < 2**20
+        finally:
+            tracemalloc.stop()
+
+
+def test_a_tar_with_holes_and_one_of_too_many_members_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tarfile.TarInfo("a.png")
+    info.type = tarfile.GNUTYPE_SPARSE
+    (tmp_path / "holes.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    with pytest.raises(UserError, match="a file with holes"):
+        read_tar(tmp_path / "holes.tar", everything)
+    monkeypatch.setattr("mlpip_bench.datasets.archives.MEMBERS_LIMIT", 2)
+    for kind, reader in READERS.items():
+        path = write(tmp_path / f"many.{kind}", [(f"{i}.png", b"") for i in range(3)])
+        with pytest.raises(UserError, match="with which it has more than 2 members"):
+            reader(path, everything)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_pipe_or_a_device_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "endless").symlink_to("/dev/zero")
+    for path in (tmp_path / "pipe", tmp_path / "endless"):
+        for reader in (
+            lambda path: read_zip(path, everything),
+            lambda path: read_tar(path, everything),
+            load_plain_pickle,
+            lambda path: read_npy(path, 100),
+            lambda path: read_npz(path, ["x"], 100),
+            lambda path: read_list(path, ["x"]),
+            lambda path: decode(file_picture(path), "L"),
+        ):
+            with pytest.raises(UserError, match=r"it is a folder, a pipe or a device, not a file"):
+                reader(path)

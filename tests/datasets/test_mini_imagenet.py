@@ -77,6 +77,64 @@ def write_array_pickles(folder: Path, arrays: Arrays) -> None:
         put(folder / f"mini_imagenet_{split}.pkl", pickle.dumps(np.stack([arrays[wnid] for wnid in wnids])))
 
 
+def write_labeled_pickles(folder: Path, arrays: Arrays) -> None:
+    """The five files of public few-shot code; two of them hold other pictures of the training classes."""
+    first = 0
+    for split, wnids in WNIDS.items():
+        data = np.concatenate([arrays[wnid] for wnid in wnids])
+        labels = np.repeat(np.arange(first, first + len(wnids)), EACH).tolist()
+        first += len(wnids)
+        for phase in ("train", "val", "test") if split == "train" else ("",):
+            name = "miniImageNet_category_split_" + (f"train_phase_{phase}" if phase else split)
+            shown = data if phase in ("train", "") else data[::-1]
+            put(folder / f"{name}.pickle", pickle.dumps({"data": shown, "labels": labels}, protocol=2))
+
+
+def write_bytes_pickles(folder: Path, arrays: Arrays) -> None:
+    """As Python 2 leaves them where text was read as bytes."""
+    for split, wnids in WNIDS.items():
+        rows = {wnid.encode(): list(range(c * EACH, (c + 1) * EACH)) for c, wnid in enumerate(wnids)}
+        content = {b"image_data": np.concatenate([arrays[wnid] for wnid in wnids]), b"class_dict": rows}
+        put(folder / f"mini-imagenet-cache-{split}.pkl", pickle.dumps(content, protocol=2))
+
+
+def write_nested_class_folders(folder: Path, arrays: Arrays) -> None:
+    for split, wnids in WNIDS.items():
+        for wnid in wnids:
+            for i in range(EACH):
+                put(folder / split / wnid / "images" / f"{i}.jpg", png(arrays[wnid][i]))
+            put(folder / split / wnid / f"{wnid}_boxes.txt", b"0 0 84 84")
+
+
+def write_lists_of_folders(folder: Path, arrays: Arrays, form: str = "{name}") -> None:
+    """Lists beside ``images/<wnid>/``, where names of two classes are the same."""
+    for split, wnids in WNIDS.items():
+        rows = [(wnid, i) for wnid in wnids for i in range(EACH)]
+        lines = [f"{form.format(name=f'{i}.jpg', wnid=wnid)},{wnid}" for wnid, i in rows]
+        put(folder / f"{split}.csv", "\n".join(["filename,label", *lines]).encode())
+        for wnid, i in rows:
+            put(folder / "images" / wnid / f"{i}.jpg", png(arrays[wnid][i]))
+
+
+def write_spreadsheet_lists(folder: Path, arrays: Arrays) -> None:
+    """Lists with an index, semicolons and the line ends and bytes of another system."""
+    write_lists(folder, arrays)
+    for split in WNIDS:
+        path = folder / f"{split}.csv"
+        lines = [f"{i};{line.replace(',', ';')}" for i, line in enumerate(path.read_text().splitlines())]
+        text = "\r\n".join([lines[0].removeprefix("0"), *lines[1:]])
+        path.write_bytes(text.encode({"train": "utf-16", "val": "utf-8-sig", "test": "utf-8"}[split]))
+
+
+def write_bitmaps(folder: Path, arrays: Arrays) -> None:
+    for split, wnids in WNIDS.items():
+        for wnid in wnids:
+            for i in range(EACH):
+                buffer = io.BytesIO()
+                Image.fromarray(arrays[wnid][i]).save(buffer, "BMP")
+                put(folder / split / wnid / f"{i}.bmp", buffer.getvalue())
+
+
 def write_npy(folder: Path, arrays: Arrays) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for split, wnids in WNIDS.items():
@@ -99,6 +157,17 @@ WRITERS: dict[str, Callable[[Path, Arrays], None]] = {
     "pickled dicts": write_cache_pickles,
     "pickled arrays": write_array_pickles,
     "npy arrays": write_npy,
+    "labels and arrays": write_labeled_pickles,
+    "pickles with bytes for keys": write_bytes_pickles,
+    "nested class folders": write_nested_class_folders,
+    "lists by class": write_lists_of_folders,
+    "lists with folders": lambda folder, arrays: write_lists_of_folders(folder, arrays, "images/{wnid}/{name}"),
+    "lists with backslashes": lambda folder, arrays: write_lists_of_folders(folder, arrays, "images\\{wnid}\\{name}"),
+    "lists with absolute paths": lambda folder, arrays: write_lists_of_folders(
+        folder, arrays, "/home/somebody/mini/images/{wnid}/{name}"
+    ),
+    "lists of spreadsheets": write_spreadsheet_lists,
+    "bitmaps": write_bitmaps,
     "ImageNet": write_imagenet,
     "ImageNet below train": lambda folder, arrays: write_imagenet(folder, arrays, "train"),
 }
@@ -210,6 +279,8 @@ def break_folder(
     return check
 
 
+THREE = [f"n00000005_{i}.jpg" for i in range(EACH)]
+
 PICTURES: list[tuple[str, Callable[[Path], object], str]] = [
     (
         "class folders",
@@ -235,6 +306,25 @@ PICTURES: list[tuple[str, Callable[[Path], object], str]] = [
         r"val\.csv must be a csv with the columns filename,label",
     ),
     ("lists", lambda f: shutil.copy(f / "test.csv", f / "val.csv"), r"is in val\.csv and test\.csv"),
+    (
+        "lists",
+        lambda f: (f / "val.csv").write_text("filename,label\nimages/n0000000100000001.jpg,n1\n"),
+        r"n0000000100000001\.jpg is listed again as images/n0000000100000001\.jpg",
+    ),
+    ("lists", lambda f: (f / "val.csv").write_text("filename,class\na,b\n"), "it lacks label: .* has filename, class"),
+    (
+        "class folders",
+        lambda f: [(f / "test/n00000005" / n).rename(f / "test/n00000005" / f"{n}.webp") for n in THREE],
+        r"n00000005 has none, it holds n00000005_0\.jpg\.webp",
+    ),
+    (
+        "class folders",
+        lambda f: [
+            shutil.copy(f / "train/n00000002" / f"n00000002_{i}.jpg", f / "test/n00000005" / THREE[i])
+            for i in range(EACH)
+        ],
+        "'n00000005' of test has those of 'n00000002' of train",
+    ),
     ("ImageNet", lambda f: shutil.rmtree(f / "n00000002"), "1 are missing: n00000002"),
     ("ImageNet", lambda f: (f / "ravi_splits.csv").write_text("wnid,split\nn1,base\n"), "n1 is in 'base'"),
 ]
@@ -259,7 +349,18 @@ def test_broken_arrays(tmp_path: Path, arrays: Arrays) -> None:
         ({"image_data": images, "class_dict": {}}, "the train split of miniimagenet has none"),
         ({"image_data": images / 255, "class_dict": {"n1": [0]}}, r"train\.pkl they are float64"),
         ({"image_data": images[:, :80], "class_dict": {"n1": [0]}}, r"\(4, 80, 84, 3\)"),
-        ({"data": images, "labels": [0]}, "it holds a dict with data, labels"),
+        ({"data": images, "labels": [0]}, r"labels must be one for each of the 4 images; in .*a list of 1"),
+        ({"data": images}, r"labels must be one for each of the 4 images; in .*a NoneType"),
+        ({"data": images, "labels": np.array(3)}, "labels must be one for each of the 4 images"),
+        ({"data": images, "labels": [0, 1, 2, [3]]}, r"labels must be numbers or names; in .*a list"),
+        ({"image_data": np.array(3, np.uint8), "class_dict": {}}, r"they are uint8 \(\)"),
+        ({"image_data": [[1, 2], [3]], "class_dict": {}}, "it holds a dict with image_data, class_dict"),
+        ({"image_data": images, "class_dict": {"n1": [10**30]}}, r"train\.pkl it is not: .*too large"),
+        ({"image_data": images, "class_dict": {"n1": [float("inf")]}}, r"train\.pkl it is not: 'float'"),
+        ({"image_data": images, "class_dict": {"n1": [[0], 1]}}, r"train\.pkl it is not: 'list'"),
+        ({"image_data": images, "class_dict": {"n1": "01"}}, r"train\.pkl it is not: class n1 has a str"),
+        ({"image_data": images, "class_dict": {"n1": [0], 2: [1]}}, r"train\.pkl it is not: '<' not supported"),
+        ({"image_data": images, "class_dict": {k: [0, 1, 2, 3] for k in range(9)}}, r"train\.pkl lists a row twice"),
         (images, r"it holds an array uint8 \(4, 84, 84, 3\)"),
         (images[None].transpose(0, 1, 4, 2, 3), r"they are uint8 \(4, 3, 84, 84\)"),
         (images[None, :0], r"train/class00 has none"),

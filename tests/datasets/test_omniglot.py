@@ -256,7 +256,7 @@ def test_broken_files_are_named(tmp_path: Path, drawings: Drawings) -> None:
     content = members(drawings, "images_background")
     name, data = content[5]
     for label, bad, message in (
-        ("text", b"hello", "it is neither"),
+        ("text", b"hello", "it is none of them"),
         ("cut", data[: len(data) // 2], "truncated|cut|broken"),
         ("small", png(np.ones((28, 28), bool)), "28x28"),
     ):

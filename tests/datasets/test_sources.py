@@ -60,8 +60,8 @@ def write_tiny(folder: Path, value: int = 0) -> None:
 
 def write_mini(folder: Path) -> None:
     folder.mkdir(parents=True)
-    for split in ("train", "val", "test"):
-        np.save(folder / f"{split}.npy", np.zeros((1, 2, 84, 84, 3), np.uint8))
+    for i, split in enumerate(("train", "val", "test")):
+        np.save(folder / f"{split}.npy", np.full((1, 2, 84, 84, 3), i, np.uint8))
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def test_classes_may_differ_in_size_and_pictures_in_mode(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"n9/1.JPEG": jpeg(1), "n9/2.JPEG": b"no picture"}, r"test\.tar:n9/2\.JPEG is not: it is neither"),
+        ({"n9/1.JPEG": jpeg(1), "n9/2.JPEG": b"no picture"}, r"test\.tar:n9/2\.JPEG is not: it is none of them"),
         ({"n9/1.JPEG": jpeg(1)[:-300]}, r"test\.tar:n9/1\.JPEG is not: .*(?i:truncated)"),
         ({"n9/1.JPEG": jpeg(1, size=64)}, r"32x32; .*test\.tar:n9/1\.JPEG is 64x64"),
         ({"n9/readme.txt": b"x"}, r"test\.tar must hold"),

@@ -305,7 +305,7 @@ def test_a_pipe_or_a_device_in_the_place_of_a_record_or_a_note_does_not_hang(tmp
     place = tmp_path / "records" / "omni5w1s" / "alpha" / "x.json"
     for make in (os.mkfifo, lambda path: os.symlink("/dev/zero", path)):
         make(place)
-        with pytest.raises(UserError, match="no regular file"):
+        with pytest.raises(UserError, match="not a file"):
             store.load_all(tmp_path)
         place.unlink()
 

@@ -99,7 +99,7 @@ def test_contents_that_were_changed_after_they_were_written_are_refused(tmp_path
 
 def test_a_pipe_in_the_place_of_a_checkpoint_is_refused(tmp_path):
     os.mkfifo(tmp_path / "c.pt")
-    with pytest.raises(UserError, match="no regular file"):
+    with pytest.raises(UserError, match="not a file"):
         load_checkpoint(tmp_path / "c.pt")
 
 

@@ -1,0 +1,57 @@
+"""Lists in csv files, as spreadsheets and other programs write them."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from mlpip_bench.datasets.archives import broken
+from mlpip_bench.datasets.reading import listed
+from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.files import read_file
+
+_MOST = 2**26  # bytes; the longest list here has 2 MB
+
+
+def read_list(path: Path, columns: Sequence[str]) -> list[tuple[str, ...]]:
+    """The named columns of a csv file, a tuple a row, without spaces around them.
+
+    The fields may be separated by commas, semicolons or tabs, and there may be other columns, an index for example.
+
+    Raises:
+        UserError: it cannot be read, is no csv, lacks a column or has no row.
+    """
+    what = f"a csv with the columns {','.join(columns)}"
+    try:
+        # A reader that is strict says where a quote is not closed.
+        text = _decoded(read_file(path, _MOST))
+        first = text.lstrip("\r\n").partition("\n")[0]
+        if not first.strip() or first.lstrip().startswith("<"):
+            raise ValueError("it is no csv")
+        rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count), strict=True)
+        rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
+        if missing := [name for name in columns if name not in rows.fieldnames]:
+            raise UserError(
+                f"{path} must be {what}; it lacks {','.join(missing)}: its first line has {listed(rows.fieldnames)}. "
+                "Name the columns so."
+            )
+        found = []
+        for row in rows:
+            fields = [row[name] for name in columns]
+            if None in fields:
+                raise ValueError(f"line {rows.line_num} has too few fields")
+            found.append(tuple(field.strip() for field in fields))
+        if not found:
+            raise ValueError("it has no row")
+        return found
+    except (OSError, ValueError, csv.Error) as error:
+        raise broken(path, what, getattr(error, "strerror", None) or error) from error
+
+
+def _decoded(content: bytes) -> str:
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content.decode("utf-16")
+    return content.decode("utf-8-sig")
