@@ -10,9 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-import os
 import re
-import stat
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -25,7 +23,7 @@ from numpy.typing import NDArray
 
 from mlpip_bench.records.record import Model, PredictionsFile, Record
 from mlpip_bench.utils.errors import UserError
-from mlpip_bench.utils.files import write_atomically
+from mlpip_bench.utils.files import read_file, write_atomically
 
 Split: TypeAlias = Literal["test", "validation"]
 Array: TypeAlias = NDArray[Any]
@@ -275,7 +273,7 @@ def load(record: Record, folder: Path) -> dict[tuple[Split, Model], Predictions]
         )
     path = folder / kept.file
     try:
-        content = _read(path)
+        content = read_file(path, LARGEST_BYTES)
         if hashlib.sha256(content).hexdigest() != kept.sha256:
             raise ValueError("its SHA-256 is not the one that the record names")
         return from_bytes(content)
@@ -285,13 +283,3 @@ def load(record: Record, folder: Path) -> dict[tuple[Split, Model], Predictions]
             f"predictions must be readable and whole; {path} is not: {wrong}. "
             "Restore it, or move its records away and run their command again."
         ) from error
-
-
-def _read(path: Path) -> bytes:
-    """A regular file of bounded size; opening anything else must not block."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_BYTES:
-            raise ValueError(f"it is no regular file of at most {LARGEST_BYTES:,} bytes")
-        return file.read()

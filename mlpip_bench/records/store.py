@@ -16,7 +16,7 @@ from mlpip_bench.records.migration import migrated
 from mlpip_bench.records.record import SCHEMA, Record
 from mlpip_bench.records.schema import Json
 from mlpip_bench.utils.errors import UserError, message_in_one_line, printable
-from mlpip_bench.utils.files import open_file, write_atomically
+from mlpip_bench.utils.files import read_file, write_atomically
 
 LARGEST_FILE = 2**28
 """Bytes of a record."""
@@ -75,14 +75,11 @@ def _json(path: Path) -> Any:
     """The content of a JSON file, which means one thing only.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is too large, not UTF-8, no JSON, has a name twice, or a number that is none.
+        OSError: it cannot be read, or is too large.
+        ValueError: it is not UTF-8, no JSON, has a name twice, or a number that is none.
         RecursionError: it is nested too deeply.
     """
-    with open_file(path) as file:
-        content = file.read(LARGEST_FILE + 1)
-    if len(content) > LARGEST_FILE:
-        raise ValueError(f"it has more than {LARGEST_FILE // 2**20} MiB")
+    content = read_file(path, LARGEST_FILE)
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
