@@ -38,7 +38,7 @@ from mlpip_bench.training.checkpoints import TrainingState
 from mlpip_bench.utils.choices import SourceChoice
 from mlpip_bench.utils.device import resolve_device
 from mlpip_bench.utils.errors import TrialError, UserError, unknown_name
-from mlpip_bench.utils.files import root_of_environment
+from mlpip_bench.utils.files import data_root_of
 from mlpip_bench.utils.progress import Quiet, Reporter
 from mlpip_bench.utils.seeding import seed_from
 from mlpip_bench.utils.settings import with_values
@@ -129,7 +129,7 @@ def load_bench(
     spec = registry.bench(name)
     plugin = registry.family(spec.family)
     family = plugin(with_values(plugin.Options, data or {}, spec.family))
-    found = family.load(DataRequest(source, Path(data_root) if data_root else root_of_environment()))
+    found = family.load(DataRequest(source, data_root_of(Path(data_root) if data_root else None)))
     return Bench(spec, family, found, resolve_device(device))
 
 

@@ -24,7 +24,8 @@ def clean(
     only: Annotated[
         str | None,
         typer.Option(
-            help="Only these, with commas: records (outdated ones), predictions (of no record), checkpoints, failures."
+            help="Only these, with commas: records (outdated ones), predictions (of no record), checkpoints "
+            "(of records), failures; or unfinished (checkpoints of trainings to go on with), which goes only where it is named."
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Remove them; left out, they are only listed.")] = False,
@@ -32,7 +33,7 @@ def clean(
     """List, or with --yes remove, outdated records, predictions of none, checkpoints and failures of a folder."""
     from mlpip_bench.execution import cleaning
 
-    kinds: Any = options.names(only) or cleaning.KINDS
+    kinds: Any = options.names(only) or cleaning.USUAL
     for kind in kinds:
         if kind not in cleaning.KINDS:
             raise unknown_name("kind of file to clean", kind, cleaning.KINDS)

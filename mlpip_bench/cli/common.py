@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -61,6 +62,9 @@ def rewrite_tables(folder: Path) -> list[Record]:
     from mlpip_bench.reporting.tables.writing import write_tables
     from mlpip_bench.utils.locks import locked
 
+    if folder.is_dir() and not os.access(folder, os.W_OK):
+        err.print(f"{folder} cannot be written, so its tables are not saved there", markup=False, highlight=False)
+        return store.load_all(folder)
     with locked(folder / "locks" / "tables.lock", wait=True):  # or those of a run that read less might be the last
         records = store.load_all(folder)
         write_tables(records, folder)

@@ -11,6 +11,7 @@ from mlpip_bench import registry
 from mlpip_bench.cli.common import DataRoot, err, folded_table, out
 from mlpip_bench.execution import options
 from mlpip_bench.utils.errors import UserError, unknown_name
+from mlpip_bench.utils.files import ROOT_VARIABLE, data_root_of
 from mlpip_bench.utils.progress import ConsoleReporter
 
 data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
@@ -24,7 +25,7 @@ def verify(
     """Read data sets from their files, past the cache, and check that they are whole."""
     from mlpip_bench.datasets import sources
 
-    known = registry.data_sources()
+    known, data_root = registry.data_sources(), data_root_of(data_root)
     table = folded_table("data set", "what", "status", "detail")
     wanted = list(options.names(datasets))
     if unknown := [name for name in wanted if name not in known]:
@@ -37,7 +38,8 @@ def verify(
             else:
                 wanted.append(name)
     if not wanted:
-        raise UserError("no data set is found; pass --data-root or set MLPIP_BENCH_DATA (see: list data).")
+        where = "no folder is set" if data_root is None else f"{data_root} has none"
+        raise UserError(f"no data set is found: {where}. Pass --data-root or set {ROOT_VARIABLE} (see: list data).")
     failed = False
     for name in wanted:
         for check in sources.verify(known[name], data_root):

@@ -185,10 +185,9 @@ def run(
         typer.echo(options.as_yaml(asked[0]) if len(asked) == 1 else options.runs_as_yaml(asked), nl=False)
         return
     configs = [options.run_config(each) for each in asked]  # all, before any work starts
-    from mlpip_bench.cli.running import perform_run  # here, since torch takes a second to import
+    from mlpip_bench.cli.running import perform_runs  # here, since torch takes a second to import
 
-    for each, chosen in zip(asked, configs, strict=True):
-        perform_run(chosen, each)
+    perform_runs(configs, asked)
 
 
 def _is_given(ctx: typer.Context, name: str) -> bool:

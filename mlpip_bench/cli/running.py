@@ -23,24 +23,36 @@ from mlpip_bench.utils.progress import ConsoleReporter
 from mlpip_bench.utils.provenance import STAND_INS
 
 
-def perform_run(config: RunConfig, options: Mapping[str, Any]) -> None:
-    """Plan, then list, or run and print the tables.
+def perform_runs(configs: Sequence[RunConfig], asked: Sequence[Mapping[str, Any]]) -> None:
+    """Plan all runs, then list each, or do it and print its tables.
 
     Args:
-        config: what is asked for.
-        options: how it is done: ``jobs``, ``ray``, ``cpus``, ``wait``, ``profile``, ``dry_run``; and ``test_tasks``.
+        configs: what is asked for.
+        asked: how each is done: ``jobs``, ``ray``, ``cpus``, ``wait``, ``profile``, ``dry_run``; and ``test_tasks``.
 
     Raises:
-        UserError: what was asked for cannot be done.
+        UserError: what was asked for cannot be done; before any work starts.
         typer.Exit: with status 1, where a trial failed.
     """
-    jobs, ray = options["jobs"], options["ray"]
     reporter = ConsoleReporter(err)
-    planned = planning.plan_trials(config, reporter, here=ray is None)
+    planned = [
+        planning.plan_trials(config, reporter, here=options["ray"] is None)
+        for config, options in zip(configs, asked, strict=True)
+    ]
+    failed = [_perform_run(*of_run, reporter) for of_run in zip(planned, configs, asked, strict=True)]
+    if any(failed):
+        raise typer.Exit(1)
+
+
+def _perform_run(
+    planned: Sequence[Trial], config: RunConfig, options: Mapping[str, Any], reporter: ConsoleReporter
+) -> bool:
+    """List the trials of a run, or do them and print their tables; whether one failed."""
+    jobs, ray = options["jobs"], options["ray"]
     _print_configuration(planned, config.protocols, options["test_tasks"])
     if options["dry_run"]:
         _print_estimates(planned, config, jobs, reporter)
-        return
+        return False
     if options["profile"]:
         profiling.profile_trials(planned, config.results, reporter, out)
     limit = options["time_limit"]
@@ -56,8 +68,7 @@ def perform_run(config: RunConfig, options: Mapping[str, Any]) -> None:
     ]
     print_tables(main, published.load())
     _print_summary(summary, config.results)
-    if summary.failed:
-        raise typer.Exit(1)
+    return bool(summary.failed)
 
 
 def _executor(

@@ -16,7 +16,7 @@ from mlpip_bench.datasets.cache import cached
 from mlpip_bench.datasets.reading import Found, listed, shortfall
 from mlpip_bench.utils.choices import SourceChoice
 from mlpip_bench.utils.errors import UserError
-from mlpip_bench.utils.files import ROOT_VARIABLE
+from mlpip_bench.utils.files import ROOT_VARIABLE, existing
 from mlpip_bench.utils.progress import Quiet, Reporter
 from mlpip_bench.utils.provenance import Source
 
@@ -196,11 +196,7 @@ def _folders(source: DataSource, data_root: Path | None) -> list[Path]:
     """The folders that may hold the data set: by name, so that no other data set passes for it."""
     if data_root is None:
         return []
-    root = data_root.expanduser()
-    if not root.is_dir():
-        raise UserError(
-            f"the data folder must exist; {root} is not a folder. Correct --data-root (or {ROOT_VARIABLE})."
-        )
+    root = existing(data_root)
     below = [path for path in sorted(root.iterdir()) if path.is_dir() and path.name.lower() in source.folders]
     below.sort(key=lambda path: source.folders.index(path.name.lower()))
     return [*below, root] if root.resolve().name.lower() in source.folders else below

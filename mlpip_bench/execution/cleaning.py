@@ -1,22 +1,28 @@
-"""What a results folder holds that no table needs: outdated records, predictions of none, checkpoints, failures."""
+"""What a results folder holds that no table needs: outdated records, predictions of none, checkpoints, failures.
+
+Checkpoints of unfinished trainings are no table's either, but somebody may want to go on from them.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from mlpip_bench import registry
 from mlpip_bench.execution.fingerprint import NUMBERS_VERSION, plugin_code
+from mlpip_bench.execution.restoring import trial_of
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.locks import is_held
 
-Kind = Literal["records", "predictions", "checkpoints", "failures"]
+Kind = Literal["records", "predictions", "checkpoints", "failures", "unfinished"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+USUAL = tuple(kind for kind in KINDS if kind != "unfinished")
+"""What goes where nothing is named."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Leftover:
     size: int
 
 
-def leftovers(folder: Path, kinds: Collection[Kind] = KINDS) -> list[Leftover]:
+def leftovers(folder: Path, kinds: Collection[Kind] = USUAL) -> list[Leftover]:
     """What can go; nothing that a run is at work on.
 
     Raises:
@@ -45,10 +51,10 @@ def leftovers(folder: Path, kinds: Collection[Kind] = KINDS) -> list[Leftover]:
     if not folder.is_dir():
         raise UserError(f"a results folder must exist; {folder} is not one.")
     found: list[Leftover] = []
+    records = {path: store.load(path) for path in store.record_paths(folder)}
     if "records" in kinds or "predictions" in kinds:
         named: set[Path] = set()
-        for path in store.record_paths(folder):
-            record = store.load(path)
+        for path, record in records.items():
             if (why := outdated(record)) and "records" in kinds:
                 found.append(Leftover("records", path, why, path.stat().st_size))
             elif record.predictions is not None:
@@ -59,16 +65,27 @@ def leftovers(folder: Path, kinds: Collection[Kind] = KINDS) -> list[Leftover]:
                 for path in _of_trials(folder, "records", ".npz")
                 if path not in named
             ]
-    if "checkpoints" in kinds:
-        found += [
-            Leftover("checkpoints", path, "the model of its records, or of an unfinished training", path.stat().st_size)
-            for path in _of_trials(folder, "checkpoints", ".pt")
-        ]
+    if "checkpoints" in kinds or "unfinished" in kinds:
+        finished = set(_checkpoints_of(records.values(), folder))
+        for path in _of_trials(folder, "checkpoints", ".pt"):
+            kind: Kind = "checkpoints" if path in finished else "unfinished"
+            why = "the model of its records" if path in finished else "no record has it: a training to go on with?"
+            if kind in kinds:
+                found.append(Leftover(kind, path, why, path.stat().st_size))
     if "failures" in kinds:
         for path in _of_trials(folder, "failures", ".json"):
             note = store.load_failure(path)
             found.append(Leftover("failures", path, note[1] if note else "it cannot be read", path.stat().st_size))
     return found
+
+
+def _checkpoints_of(records: Iterable[Record], folder: Path) -> Iterator[Path]:
+    """Where the models of records are, of those that the present code could have made."""
+    for record in records:
+        with contextlib.suppress(UserError, KeyError, TypeError, ValueError):  # other code, with other settings
+            trial = trial_of(record)
+            if trial.record_key(record.protocol) == record.key:
+                yield trial.checkpoint(folder)
 
 
 def _of_trials(folder: Path, kind: str, suffix: str) -> Iterator[Path]:

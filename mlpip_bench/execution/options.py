@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from mlpip_bench.execution.config import RUNS, RunConfig
 from mlpip_bench.utils.choices import NORM_MODES
 from mlpip_bench.utils.errors import UserError, unknown_name
-from mlpip_bench.utils.files import root_of_environment
+from mlpip_bench.utils.files import data_root_of
 from mlpip_bench.utils.numerics import Numerics
 
 DEFAULTS: Mapping[str, Any] = {
@@ -119,11 +119,15 @@ def read_options(path: Path) -> list[dict[str, Any]]:
     import yaml
 
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"a file of options must be readable YAML; {path} is not: {error}.") from error
+        content = _yaml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError) as error:
+        wrong = error.strerror if isinstance(error, OSError) else error
+        raise UserError(
+            f"a file of options must be readable YAML; {path} is not: {wrong}. --print-config writes one."
+        ) from error
     if not isinstance(content, dict):
-        raise UserError(f"a file of options must map their names to values; {path} holds a {type(content).__name__}.")
+        holds = "is empty" if content is None else f"holds a {type(content).__name__}"
+        raise UserError(f"a file of options must map their names to values; {path} {holds}. --print-config writes one.")
     shared = {str(name).replace("-", "_"): value for name, value in content.items() if name not in ABOUT}
     runs = shared.pop("runs", [{}])
     if not (isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)):
@@ -131,11 +135,32 @@ def read_options(path: Path) -> list[dict[str, Any]]:
     return [{**shared, **{str(name).replace("-", "_"): value for name, value in run.items()}} for run in runs]
 
 
+def _yaml(text: str) -> Any:
+    """Content of a YAML text; a name that is there twice is refused, since only one of its values would count."""
+    import yaml
+
+    for node in _nodes(yaml.compose(text, yaml.SafeLoader)):
+        if isinstance(node, yaml.MappingNode):
+            keys = [key.value for key, _ in node.value]
+            if twice := next((key for key in keys if keys.count(key) > 1), None):
+                raise ValueError(f"{twice!r} is there twice")
+    return yaml.safe_load(text)
+
+
+def _nodes(node: Any) -> Iterator[Any]:
+    """A node of a YAML document, and all that are in it."""
+    if node is not None:
+        yield node
+        for child in node.value if isinstance(node.value, list) else ():
+            for part in child if isinstance(child, tuple) else (child,):
+                yield from _nodes(part)
+
+
 def as_yaml(options: Mapping[str, Any]) -> str:
     """Options as YAML that :func:`read_options` reads; those that nobody set are left out where they mean nothing."""
     import yaml
 
-    text: str = yaml.safe_dump(_plain(options), sort_keys=False)
+    text: str = yaml.safe_dump(_plain(options), sort_keys=False, allow_unicode=True)
     return text
 
 
@@ -193,7 +218,7 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
         overrides=overrides,
         sweeps=sweeps(_assignments(options["sweep"]), overrides),
         source=options["source"],
-        data_root=_path(options["data_root"]) or root_of_environment(),
+        data_root=data_root_of(_path(options["data_root"])),
         data=data_options(_assignments(options["data"])),
         device=options["device"],
         numerics=Numerics(options["precision"], options["compile"]),
@@ -256,7 +281,7 @@ def settings(assignments: Sequence[str], options: Mapping[str, int | None]) -> d
     found: dict[str, dict[str, Any]] = {"*": {}}
     for assignment in assignments:
         method, key, text = _assignment("--set", "learning_rate=0.001", assignment)
-        found.setdefault(method, {})[key] = _value(text)
+        _add(found.setdefault(method, {}), key, text, f"--set {assignment}")
     for key, number in options.items():
         if number is None:
             continue
@@ -302,7 +327,7 @@ def chosen_backbone(text: str | None) -> tuple[str | None, dict[str, Any]]:
         key, equals, value = assignment.partition("=")
         if not (equals and key.strip() and value.strip()):
             raise UserError(f"--backbone takes NAME[,SETTING=VALUE], for example conv4,channels=32; got {text!r}.")
-        found[key.strip()] = _value(value.strip())
+        _add(found, key.strip(), value.strip(), f"--backbone {text}")
     if not name or "=" in name:
         raise UserError(f"--backbone takes a name first, for example conv4,channels=32; got {text!r}.")
     return name, found
@@ -322,8 +347,15 @@ def data_options(assignments: Sequence[str]) -> dict[str, dict[str, Any]]:
             raise UserError(
                 f"--data takes FAMILY.OPTION=VALUE, for example omni.split=vinyals; got {assignment!r}. See: list data."
             )
-        found.setdefault(family, {})[option] = _value(value.strip())
+        _add(found.setdefault(family, {}), option, value.strip(), f"--data {assignment}")
     return found
+
+
+def _add(found: dict[str, Any], key: str, text: str, given: str) -> None:
+    """Take a value that must be the only one of its name."""
+    if key in found:
+        raise UserError(f"{key} is set twice, the second time by {given}. Leave one of them out.")
+    found[key] = _value(text)
 
 
 def _parts(text: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -37,7 +37,7 @@ class RecordedData:
 
 
 def restored(path: Path, device: torch.device) -> tuple[Trial, TrainingState]:
-    """The trial of a record, and its trained state.
+    """The trial of a record, on a device that need not be the one of its training, and its trained state.
 
     Raises:
         UserError: no such record or checkpoint, or a method that is not installed or has changed since.
@@ -52,7 +52,7 @@ def restored(path: Path, device: torch.device) -> tuple[Trial, TrainingState]:
         f"{record.method}. Run its command again."
     )
     try:
-        trial = trial_of(record, device)
+        trial = trial_of(record)
     except (KeyError, TypeError, ValueError) as error:  # a version that wrote other fields
         raise other_code from error
     if trial.record_key(record.protocol) != record.key:
@@ -63,10 +63,10 @@ def restored(path: Path, device: torch.device) -> tuple[Trial, TrainingState]:
             f"a model needs its checkpoint in the folder of its records; {checkpoint} is not there. Run the record's "
             f"command again with --results {folder} --overwrite always."
         )
-    return trial, load_checkpoint(checkpoint, trial.training_key)
+    return replace(trial, device=device), load_checkpoint(checkpoint, trial.training_key)
 
 
-def trial_of(record: Record, device: torch.device) -> Trial:
+def trial_of(record: Record) -> Trial:
     """The trial that a record was made of; its data is what the record says, and cannot give tasks.
 
     Raises:
@@ -105,7 +105,7 @@ def trial_of(record: Record, device: torch.device) -> Trial:
         protocols=(record.protocol,),
         code=_code_now(record),
         data=RecordedData(data["name"], data["source"], data["fingerprint"], dict(data["options"])),
-        device=device,
+        device=torch.device(record.device),
         numerics=Numerics(**numerics),
     )
 

@@ -22,7 +22,10 @@ def migrated(raw: Raw, schema: int) -> Raw:
     while raw.get("schema") != schema:
         step = _STEPS.get(str(raw.get("schema")))
         if step is None:
-            raise ValueError(f"it is schema {raw.get('schema')}; this version reads schemas 1 to {schema}")
+            found = raw.get("schema")
+            newer = isinstance(found, int) and found > schema
+            advice = ". A newer mlpip_bench wrote it: upgrade this one" if newer else ""
+            raise ValueError(f"it is schema {found}; this version reads schemas 1 to {schema}{advice}")
         raw = step(raw)
     return raw
 

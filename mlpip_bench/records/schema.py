@@ -19,7 +19,13 @@ def checked_name(name: str) -> str:
     Raises:
         ValueError: it cannot be one.
     """
-    if not name or len(name) > LONGEST_NAME or {"/", "\\"} & set(name) or name.startswith(".") or not name.isprintable():
+    if (
+        not name
+        or len(name) > LONGEST_NAME
+        or {"/", "\\"} & set(name)
+        or name.startswith(".")
+        or not name.isprintable()
+    ):
         raise ValueError(
             f"names must be parts of file names: 1 to {LONGEST_NAME} characters that can be shown, without / or \\, and "
             f"without a dot in front; got {name[:LONGEST_NAME]!r}"

@@ -65,10 +65,12 @@ class ImagePool:
         if (have := int(self.counts[poorest])) < need:
             most = max(shape.shots_per_class)
             setting = "--set train_queries=" if split == "train" else "--queries "
-            advice = f"Use at most {setting}{have - most}" if most < have else f"Use at most {have - 1} shots"
+            ways_out = [f"{have - shape.queries} shots"] if have > shape.queries else []
+            ways_out += [f"{setting}{have - most}"] if most < have else []
             raise UserError(
                 f"shots ({most}) plus queries ({shape.queries}) need {need} images in each class; "
-                f"{split} class {self.data.class_names[poorest]!r} has {have}. {advice}."
+                f"{split} class {self.data.class_names[poorest]!r} has {have}. "
+                f"Use at most {' or '.join(ways_out) or f'{have - 1} shots, and fewer queries'}."
             )
 
     def draw(self, shape: TaskShape, tasks: int, rng: np.random.Generator) -> TaskIndices:

@@ -17,10 +17,28 @@ ROOT_VARIABLE = "MLPIP_BENCH_DATA"
 """The environment variable that names the folder of real data, where nothing else does."""
 
 
-def root_of_environment() -> Path | None:
-    """The folder that :data:`ROOT_VARIABLE` names; None where it is not set."""
-    named = os.environ.get(ROOT_VARIABLE)
-    return Path(named).expanduser() if named else None
+def data_root_of(given: Path | None) -> Path | None:
+    """The folder of real data: the one that is given, or what the environment names; None where neither is.
+
+    Raises:
+        UserError: it is not there.
+    """
+    named = given or os.environ.get(ROOT_VARIABLE)
+    return existing(Path(named)) if named else None
+
+
+def existing(data_root: Path) -> Path:
+    """A folder of real data, which must be there.
+
+    Raises:
+        UserError: it is not.
+    """
+    root = data_root.expanduser()
+    if not root.is_dir():
+        raise UserError(
+            f"the data folder must exist; {root} is not a folder. Correct --data-root (or {ROOT_VARIABLE})."
+        )
+    return root
 
 
 def open_file(path: Path) -> BinaryIO:

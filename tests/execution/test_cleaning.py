@@ -22,7 +22,7 @@ def made_by(numbers, method="alpha"):
 def folder(tmp_path):
     store.save(made_by(NUMBERS_VERSION), tmp_path)
     store.save(made_by(NUMBERS_VERSION - 1, "beta"), tmp_path)
-    for kind, suffix in (("checkpoints", ".pt"), ("failures", ".json")):
+    for kind, suffix in (("checkpoints", ".pt"), ("failures", ".json")):  # no record has that one
         file = tmp_path / kind / "omni5w1s" / "alpha" / f"seed0-abc{suffix}"
         file.parent.mkdir(parents=True)
         file.write_text(json.dumps({"trial": "alpha", "error": "it failed"}))
@@ -38,7 +38,7 @@ def files(folder):
 def test_it_lists_and_removes_nothing_by_itself(folder):
     done = invoke("clean", "--results", folder)
     assert done.exit_code == 0
-    assert "3 files to remove with --yes" in done.output
+    assert "2 files to remove with --yes" in done.output
     assert f"made by numbers version {NUMBERS_VERSION - 1}" in done.output
     assert "it failed" in done.output
     assert len(store.load_all(folder)) == 2
@@ -48,8 +48,23 @@ def test_it_lists_and_removes_nothing_by_itself(folder):
 def test_with_yes_it_removes_what_it_lists_and_keeps_current_records(folder):
     assert invoke("clean", "--results", folder, "--yes").exit_code == 0
     assert [record.method for record in store.load_all(folder)] == ["alpha"]
-    assert files(folder) == {"records"}
+    assert files(folder) == {"records", "checkpoints"}
     assert leftovers(folder) == []
+
+
+def test_a_training_to_go_on_with_stays_unless_it_is_named(folder):
+    assert invoke("clean", "--results", folder, "--only", "checkpoints", "--yes").exit_code == 0
+    assert "checkpoints" in files(folder)
+    assert "a training to go on with" in invoke("clean", "--results", folder, "--only", "unfinished").output
+    assert invoke("clean", "--results", folder, "--only", "unfinished", "--yes").exit_code == 0
+    assert "checkpoints" not in files(folder)
+
+
+def test_models_of_records_go(tmp_path):
+    tiny = ["--iterations=2", "--test-tasks=2", "--set=validation_tasks=2", "--source=procedural"]
+    run = invoke("run", "--methods=protonets", "--bench=omni5w1s", *tiny, "--results", tmp_path)
+    assert run.exit_code == 0, run.output
+    assert {leftover.kind for leftover in leftovers(tmp_path)} == {"checkpoints"}
 
 
 def test_only_some_kinds(folder):
@@ -57,7 +72,7 @@ def test_only_some_kinds(folder):
     assert files(folder) == {"records", "checkpoints"}
     wrong = invoke("clean", "--results", folder, "--only", "tables")
     assert wrong.exit_code == 2
-    assert "Known: checkpoints, failures, predictions, records" in wrong.output
+    assert "Known: checkpoints, failures, predictions, records, unfinished" in wrong.output
 
 
 def test_what_a_run_is_at_work_on_stays(folder):

@@ -96,6 +96,9 @@ def test_nothing_in_a_file_is_the_default():
         ('bench: omni5w1s\nwait: "no"', ["wait must be true or false; got 'no'"]),
         ("bench: omni5w1s\ncompile: off", ["compile must be a text; got False", "put quotes around off"]),
         ("bench: omni5w1s\nresults: 5", ["results must be the name of a folder; got 5"]),
+        ("bench: omni5w1s\nbench: toy5", ["'bench' is there twice"]),
+        ("bench: omni5w1s\nset: {scale: 1, scale: 2}", ["'scale' is there twice"]),
+        ("", ["is empty", "--print-config writes one"]),
         ("bench: omni5w1s\nset: 5", ["set must be a text, a list of texts, or a mapping", "got 5"]),
         ("bench: omni5w1s\nset: [{scale: 1}]", ["set must be a text, a list of texts, or a mapping"]),
         ("bench: omni5w1s\nset: {scale: }", ["protonets.scale must be a number; got None"]),
@@ -118,6 +121,16 @@ def test_a_file_that_cannot_be_read(tmp_path):
         assert result.exit_code == 2
         assert "a file of options must be readable YAML" in result.output
         assert says in result.output
+
+
+def test_all_runs_of_a_file_are_planned_before_the_first_is_done(tmp_path):
+    runs = "iterations: 2\ntest_tasks: 2\nruns: [{bench: omni5w1s}, {bench: nope5w1s}]\n"
+    result = invoke(
+        "run", "--config", written(tmp_path, runs), "--source=procedural", "--methods=protonets", "--results", tmp_path
+    )
+    assert result.exit_code == 2
+    assert "unknown bench 'nope5w1s'" in result.output
+    assert not list(tmp_path.glob("records/*/*/*.json"))
 
 
 # -- values of Python ------------------------------------------------------------------------------------------------

@@ -105,6 +105,11 @@ def test_other_schemas_are_refused(schema, tmp_path):
         store.load(written(tmp_path, schema=schema))
 
 
+def test_a_record_of_a_newer_version_says_what_to_do(tmp_path):
+    with pytest.raises(UserError, match="A newer mlpip_bench wrote it: upgrade this one"):
+        store.load(written(tmp_path, schema=99))
+
+
 def test_a_record_of_schema_1_that_was_changed_is_refused(tmp_path):
     path = written(tmp_path)
     path.write_text(path.read_text(encoding="utf-8").replace("0.75", "0.85"), encoding="utf-8")

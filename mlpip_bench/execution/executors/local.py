@@ -82,7 +82,7 @@ class LocalProcesses(Executor):
             if connection.poll():
                 event: Outcome | Event = connection.recv()
                 return event
-        except Exception:  # noqa: BLE001  # closed, or holds what only a plugin can have written
+        except Exception:  # closed, or holds what only a plugin can have written
             over = True
         if over:
             running.process.join(_END_SECONDS)
@@ -164,7 +164,7 @@ def _child(perform: Perform, job: Job, threads: int, connection: Connection) -> 
     connection.send(_STARTED)
     try:
         outcome = perform(job, relay)
-    except BaseException as error:  # noqa: BLE001  # whatever a plugin raises is its job's failure
+    except BaseException as error:  # whatever a plugin raises is its job's failure
         outcome = Outcome("crashed", one_line(error))
     connection.send(outcome)
 
