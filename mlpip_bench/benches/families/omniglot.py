@@ -40,6 +40,7 @@ class Omniglot(ImageClassification):
     title = "Omniglot"
     needs = "omniglot/ with the npz arrays, the official zip archives or their folders; else the stand-in glyphs"
     examples = ("omni5w1s", "omni5w5s", "omni20w1s", "omni20w5s")
+    image_shape = (1, 28, 28)
     budgets: ClassVar = {"quick": QUICK, "paper": PAPER}
     default_methods = ("maml", "protonets", "versa")
     backbone_settings: ClassVar = {"ceil_mode": True, "dropout": 0.1}
