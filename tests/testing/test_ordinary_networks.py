@@ -138,7 +138,7 @@ class BufferOfPrototypes(Ordinary):
         return Categorical(logits=linear_outputs(self.features(query_x), self.prototypes), validate_args=False)
 
 
-def test_a_network_that_keeps_a_task_on_the_module_is_told_what_to_do():
+def test_a_network_that_keeps_a_task_on_the_module_learns_what_to_do():
     results = {r.name: r for r in check_method(BufferOfPrototypes, kind="classification", shape=TINY)}
     kept = results["evaluation_keeps_state"]
     assert kept.status == "failed"
