@@ -43,7 +43,7 @@ class Versatility(EvalProtocol):
         data, shape = stream.pool.data, stream.shape
         queries = min(shape.queries, int(data.counts.min()) - max(SHOTS))
         trained_shot = max(shape.shots_per_class)
-        conditions = [{"way": way} for way in WAYS if way <= data.num_classes]
+        conditions = [{"way": way} for way in WAYS if way <= stream.pool.most_ways]
         conditions += [{"way": SHOT_WAY, "shot": shot} for shot in SHOTS]
         scores: list[Scores] = []
         for condition in conditions:

@@ -78,6 +78,7 @@ class TaskFamily(abc.ABC):
         examples: benches that are listed.
         naming: what follows the family's name in a bench's: ``way``, ``shot`` and other fields in braces.
         way, shot: of its benches where their names do not say.
+        image_shape: of its images, where that is known without any; None where only the data say it.
         kind: what its tasks are.
         noise_std: of the targets given psi, a pixel's in reconstruction; None for classification.
         budgets: fields of the training plan by preset, the same for every method unless the method's own preset
@@ -94,6 +95,7 @@ class TaskFamily(abc.ABC):
     naming: ClassVar[str] = "{way}w{shot}s"
     way: ClassVar[int] = 1
     shot: ClassVar[int] = 0
+    image_shape: ClassVar[tuple[int, int, int] | None] = None
     kind: ClassVar[TaskKind] = "classification"
     noise_std: ClassVar[float | None] = None
     budgets: ClassVar[Mapping[str, Mapping[str, Any]]]

@@ -9,9 +9,11 @@ from mlpip_bench.benches.family import TEST_QUERIES, DataRequest, TaskFamily, Ta
 from mlpip_bench.benches.spec import BenchSpec
 
 if TYPE_CHECKING:  # families are listed without what reads images and makes tasks
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
 
-    from mlpip_bench.datasets.base import ImageDataset
+    from mlpip_bench.datasets.base import ClassImages, ImageDataset
     from mlpip_bench.datasets.sources import DataSource
     from mlpip_bench.inference.method import TrainingPlan
     from mlpip_bench.tasks.stream import Stream
@@ -52,6 +54,10 @@ class ImageFamily(TaskFamily):
 class ImageClassification(ImageFamily):
     """Classes of images, disjoint between the splits; tasks are drawn anew without end."""
 
+    def groups(self, classes: ClassImages) -> NDArray[np.int64] | None:  # noqa: ARG002  # for those that override it
+        """A number for each class of a split, of which no two in a task are equal; None where all classes may meet."""
+        return None
+
     def streams(
         self,
         bench: BenchSpec,
@@ -67,11 +73,12 @@ class ImageClassification(ImageFamily):
         from mlpip_bench.tasks.images import ImagePool, TaskStream
 
         splits = as_images(data).splits
-        held_out = splits["validation"]
+        pools = {split: ImagePool(classes, device, self.groups(classes)) for split, classes in splits.items()}
+        held_out = pools["validation"]
         shapes = {
             "train": TaskShape(bench.way, bench.shot, plan.train_queries),
             "validation": TaskShape(
-                min(bench.way, held_out.num_classes),
+                min(bench.way, held_out.most_ways),
                 bench.shot,
                 max(1, min(TEST_QUERIES, int(held_out.counts.min()) - bench.shot)),
             ),
@@ -79,10 +86,7 @@ class ImageClassification(ImageFamily):
         }
         seeds: dict[str, tuple[str | int, ...]] = {split: (bench.name, split) for split in shapes}
         seeds["train"] += (seed,)
-        return {
-            split: TaskStream(ImagePool(splits[split], device), shape, *seeds[split], split=split)
-            for split, shape in shapes.items()
-        }
+        return {split: TaskStream(pools[split], shape, *seeds[split], split=split) for split, shape in shapes.items()}
 
 
 class FixedTasks(ImageFamily):

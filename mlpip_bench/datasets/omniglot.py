@@ -140,13 +140,13 @@ Drawings = Iterable[tuple[Character, NDArray[np.bool_]]]
 """Characters with their drawings, bool ``[drawing, 105, 105]``, True is paper."""
 
 
-def complete_sizes(split: Split) -> Sizes:
-    """The sizes of the complete Omniglot, rotations included."""
+def complete_sizes(split: Split, rotations: int = ROTATIONS) -> Sizes:
+    """The sizes of the complete Omniglot, with so many rotations of each character."""
     sizes = VINYALS_SIZES if split == "vinyals" else RANDOM_SIZES
-    return {name: (characters * ROTATIONS, DRAWINGS) for name, characters in sizes.items()}
+    return {name: (characters * rotations, DRAWINGS) for name, characters in sizes.items()}
 
 
-def find(folder: Path, split: Split, resize: Resize) -> Found | None:
+def find(folder: Path, split: Split, resize: Resize, rotations: int = ROTATIONS) -> Found | None:
     """Omniglot in a folder, in the first layout that is there.
 
     Args:
@@ -154,15 +154,17 @@ def find(folder: Path, split: Split, resize: Resize) -> Found | None:
         split: ``random``, by character, or ``vinyals``, by alphabet.
         resize: ``nearest`` is what Pillow makes of a 1-bit drawing with whatever filter, hence what most
             published results saw; ``antialias`` converts to gray first, then resizes with Lanczos.
+        rotations: quarter turns of a character that are classes; 1 for the upright one alone.
 
     Raises:
         UserError: a layout is there in part.
     """
 
     def found(layout: str, files: Sequence[Path], drawings: partial[Drawings]) -> Found:
-        settings = {"split": split, "resize": resize}
+        settings = {"split": split, "resize": resize, **_rotations_option(rotations)}
+        sizes = complete_sizes(split, rotations)
         return Found(
-            layout, folder, tuple(files), settings, complete_sizes(split), lambda: _build(drawings(), split, resize)
+            layout, folder, tuple(files), settings, sizes, lambda: _build(drawings(), split, resize, rotations)
         )
 
     arrays = sorted(folder.glob("images_*.npz"))
@@ -266,7 +268,12 @@ def _paper(picture: Picture) -> NDArray[np.bool_]:
     return np.asarray(image) >= 128
 
 
-def _build(drawings: Drawings, split: Split, resize: Resize) -> ImageDataset:
+def _rotations_option(rotations: int) -> dict[str, str]:
+    """What is said where it is not the default, so that what was made before keeps its name and fingerprint."""
+    return {} if rotations == ROTATIONS else {"rotations": "off"}
+
+
+def _build(drawings: Drawings, split: Split, resize: Resize, rotations: int) -> ImageDataset:
     small: dict[Character, NDArray[np.uint8]] = {}
     for character, paper in drawings:
         if character in small:
@@ -280,9 +287,9 @@ def _build(drawings: Drawings, split: Split, resize: Resize) -> ImageDataset:
     chosen = split_characters(small, split)
     return assemble(
         "omniglot",
-        {name: _with_rotations([(c, small[c]) for c in chosen[name]]) for name in SPLITS},
-        {"split": split, "resize": resize, "characters": len(small)},
-        complete_sizes(split),
+        {name: _with_rotations([(c, small[c]) for c in chosen[name]], rotations) for name in SPLITS},
+        {"split": split, "resize": resize, "characters": len(small), **_rotations_option(rotations)},
+        complete_sizes(split, rotations),
     )
 
 
@@ -344,10 +351,10 @@ def _vinyals_split(character: Character) -> str:
     )
 
 
-def _with_rotations(characters: Sequence[tuple[Character, NDArray[np.uint8]]]) -> ClassImages:
+def _with_rotations(characters: Sequence[tuple[Character, NDArray[np.uint8]]], rotations: int) -> ClassImages:
     names, images = [], []
     for character, drawings in characters:
-        for turn in range(ROTATIONS):
+        for turn in range(rotations):
             names.append(character.class_name + (f"@{90 * turn}" if turn else ""))
             images.append(np.rot90(drawings, turn, axes=(1, 2)))
     counts = np.array([len(drawings) for drawings in images], dtype=np.int64)

@@ -88,9 +88,9 @@ class AdaptedClassifier(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, x: Tensor, support: Statistics | None, *, track: bool) -> tuple[Tensor, Statistics]:
-        """Logits, and the support statistics."""
-        features, statistics = self.backbone(x, support, track=track)
+    def forward(self, x: Tensor, support: Statistics | None = None) -> tuple[Tensor, Statistics]:
+        """Logits, and the support statistics; running averages stay as they are."""
+        features, statistics = self.backbone(x, support, track=False)
         return self.head(features), statistics
 
     def for_way(self, parameters: Mapping[str, Tensor], way: int) -> dict[str, Tensor]:
@@ -118,14 +118,16 @@ class AdaptedClassifier(nn.Module):
         psi, statistics = zip(
             *(self._adapt(part, rates, first_order, engine) for part in support.split(at_once)), strict=True
         )
-        return Posterior(Delta(torch.cat(psi), event_dim=1), cat_statistics(statistics))
+        found = cat_statistics(statistics)
+        self.backbone.move_averages(found)  # of all groups: their size must not count
+        return Posterior(Delta(torch.cat(psi), event_dim=1), found)
 
     def _adapt(
         self, support: Labeled, rates: Sequence[Rate], first_order: bool, engine: InnerEngine
     ) -> tuple[Tensor, Statistics]:
         def support_loss(forward: Any) -> Tensor:
             """Summed over the tasks, whose parameters are their own, so that each has the gradient of its mean."""
-            logits, _ = forward(support.x, None, track=False)
+            logits, _ = forward(support.x)
             return F.cross_entropy(logits.flatten(0, 1), support.y.flatten()) * support.tasks
 
         # Each task's own; higher knows one set of parameters, and so one task at a time.
@@ -143,17 +145,20 @@ class AdaptedClassifier(nn.Module):
         )
         if engine == "higher":
             adapted = {n: p.unsqueeze(0) for n, p in adapted.items()}
-        _, statistics = functional_call(self, adapted, (support.x, None), {"track": True})
+        _, statistics = functional_call(self, adapted, (support.x,))
         return self.flat(adapted), statistics
 
     def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Categorical:
         """Softmax of each task's own adapted network."""
-        logits = []
+        logits, statistics = [], []
         at_once = _tasks_at_once(query_x)
         for first in range(0, len(query_x), at_once):
             own = slice(first, first + at_once)
             arguments = (query_x[own], task_statistics(q.norm_statistics, own))
-            logits.append(functional_call(self, self.unflatten(q.psi.mean[own]), arguments, {"track": True})[0])
+            outputs, moments = functional_call(self, self.unflatten(q.psi.mean[own]), arguments)
+            logits.append(outputs)
+            statistics.append(moments)
+        self.backbone.move_averages(cat_statistics(statistics))
         return Categorical(logits=torch.cat(logits), validate_args=False)
 
     @staticmethod

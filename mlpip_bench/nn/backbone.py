@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from mlpip_bench.nn.normalization import Statistics
+from mlpip_bench.nn.normalization import Normalization, Statistics
 from mlpip_bench.utils.choices import NormMode
 from mlpip_bench.utils.settings import NoSettings, as_json
 
@@ -62,29 +62,42 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
         self,
         x: Float[Tensor, "task point channel height width"],
         support: Statistics | None = None,
-        *,
-        track: bool = True,
     ) -> tuple[Float[Tensor, "task point feature"], Statistics]:
         """Features of each task's inputs.
 
         Args:
             x: inputs; images in [0, 1].
             support: statistics of the support set; None where ``x`` is the support set.
-            track: whether running averages may be updated while training.
 
         Returns:
-            Features, and the support set's normalization statistics.
+            Features, and the support set's normalization statistics: one entry for each
+            :class:`~mlpip_bench.nn.normalization.Normalization`, in the order of ``modules()``.
         """
 
+    def move_averages(self, statistics: Statistics) -> None:
+        """Move the running averages of all layers, in training and where there are such: once a pass over a batch."""
+        if self.training and self.norm_mode == "running":
+            layers = [layer for layer in self.modules() if isinstance(layer, Normalization)]
+            for layer, moments in zip(layers, statistics, strict=True):
+                layer.move_averages(moments)
+
     def __call__(self, x: Tensor, support: Statistics | None = None, *, track: bool = True) -> _Features:
-        """Features, computed once where :func:`features_once` says so."""
+        """Features, computed once where :func:`features_once` says so.
+
+        Args:
+            x: inputs of all tasks of a batch.
+            support: as of :meth:`forward`.
+            track: whether this pass may move running averages; not where it is one of many over a batch.
+        """
         if self._kept is None or torch.is_grad_enabled():
-            computed: _Features = super().__call__(x, support, track=track)
+            computed: _Features = super().__call__(x, support)
+            if track:
+                self.move_averages(computed[1])
             return computed
         made_of = (x, support, *self.parameters())
         key = tuple(map(id, made_of))  # the objects are kept, so that no other gets the id of one
         if key not in self._kept:
-            self._kept[key] = (super().__call__(x, support, track=track), made_of)
+            self._kept[key] = (super().__call__(x, support), made_of)
         return self._kept[key][0]
 
 

@@ -7,7 +7,8 @@ With ``n`` support images, a channel's statistics are taken per task:
 * ``metabn``: queries by the support's statistics (Bronskill et al. 2020, section 3.2).
 * ``tasknorm``: TaskNorm-I (Bronskill et al. 2020, section 4): support statistics blended with those
   of the image itself, by a learned weight that depends on n.
-* ``running``: batch statistics while training, their running averages at test (Ioffe & Szegedy 2015).
+* ``running``: batch statistics while training, their running averages at test (Ioffe & Szegedy 2015). The averages
+  move once a pass over a batch, by the mean over its tasks: support sets are one pass, queries another.
 * ``layer``: each image by its own statistics over channels and positions.
 * ``instance``: each image and channel by its own statistics over positions.
 
@@ -27,7 +28,8 @@ from torch import Tensor, nn
 from mlpip_bench.utils.choices import NormMode
 
 _EPSILON = 1e-5
-_MOMENTUM = 0.1
+MOMENTUM = 0.1
+"""What a move of running averages takes from the batch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,22 +88,21 @@ class Normalization(nn.Module):
             self.register_buffer("running_variance", torch.ones(channels, 1, 1))
 
     def forward(
-        self, x: Float[Tensor, "task point channel height width"], support: Moments | None, *, track: bool
+        self, x: Float[Tensor, "task point channel height width"], support: Moments | None
     ) -> tuple[Tensor, Moments]:
-        """Normalize the images of each task.
+        """Normalize the images of each task; running averages stay as they are.
 
         Args:
             x: activations.
             support: statistics of the support set, or None where ``x`` is the support set.
-            track: whether training may update running averages.
 
         Returns:
             The normalized activations, and the support statistics for the queries to come.
         """
-        own, support = self.statistics(x, support, track=track)
+        own, support = self.statistics(x, support)
         return self.affine(x, own), support
 
-    def statistics(self, x: Tensor, support: Moments | None, *, track: bool) -> tuple[Moments, Moments]:
+    def statistics(self, x: Tensor, support: Moments | None) -> tuple[Moments, Moments]:
         """What the images are normalized by, and the support statistics; arguments as of :meth:`forward`."""
         if self.mode in ("layer", "instance"):
             own = _moments(x, (2, 3, 4) if self.mode == "layer" else (3, 4))
@@ -115,11 +116,13 @@ class Normalization(nn.Module):
         if self.mode == "metabn" and support is not None:
             return support, support
         own = _moments(x, (1, 3, 4))
-        if self.mode == "running" and track:
-            with torch.no_grad():
-                self.running_mean.lerp_(own.mean.mean((0, 1)), _MOMENTUM)
-                self.running_variance.lerp_(own.variance.mean((0, 1)), _MOMENTUM)
         return own, own
+
+    @torch.no_grad()
+    def move_averages(self, moments: Moments) -> None:
+        """Move running averages towards the mean of the moments of a batch's tasks."""
+        self.running_mean.lerp_(moments.mean.mean((0, 1)), MOMENTUM)
+        self.running_variance.lerp_(moments.variance.mean((0, 1)), MOMENTUM)
 
     def affine(self, x: Tensor, by: Moments, scale: Tensor | None = None) -> Tensor:
         """Activations normalized, scaled and shifted; ``scale`` in place of the layer's own."""

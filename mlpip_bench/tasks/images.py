@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mlpip_bench.datasets.base import ClassImages
@@ -36,11 +37,18 @@ class TaskIndices:
 
 
 class ImagePool:
-    """A split's images in memory on a device, from which tasks are cut by vectorized indexing."""
+    """A split's images in memory on a device, from which tasks are cut by vectorized indexing.
 
-    def __init__(self, data: ClassImages, device: torch.device) -> None:
+    Args:
+        data: the images.
+        device: where tensors are.
+        groups: a number for each class, 0 and up; a task has no two classes of one number. None where all may meet.
+    """
+
+    def __init__(self, data: ClassImages, device: torch.device, groups: NDArray[np.int64] | None = None) -> None:
         self.data = data
         self.device = device
+        self.groups = None if groups is None else torch.from_numpy(groups)
         self.counts = torch.from_numpy(data.counts)
         self.starts = self.counts.cumsum(0) - self.counts
 
@@ -49,16 +57,22 @@ class ImagePool:
         """All images, on the device from the first time that they are asked for."""
         return torch.from_numpy(self.data.images).to(self.device)
 
+    @property
+    def most_ways(self) -> int:
+        """How many classes a task can have."""
+        return self.data.num_classes if self.groups is None else int(self.groups.max()) + 1
+
     def check(self, shape: TaskShape, *, split: str) -> None:
         """Make sure that every task of a shape can be drawn.
 
         Raises:
             UserError: too few classes, or a class with too few images for shots plus queries.
         """
-        if shape.way > self.data.num_classes:
+        if shape.way > (most := self.most_ways):
+            that = "" if self.groups is None else " that may meet in a task"
             raise UserError(
-                f"way {shape.way} needs {shape.way} {split} classes; this data set has {self.data.num_classes}. "
-                f"Use a bench with a way of at most {self.data.num_classes}, or another data set."
+                f"way {shape.way} needs {shape.way} {split} classes{that}; this data set has {most}. "
+                f"Use a bench with a way of at most {most}, or another data set."
             )
         need = max(shape.shots_per_class) + shape.queries
         poorest = int(self.counts.argmin())
@@ -76,6 +90,10 @@ class ImagePool:
     def draw(self, shape: TaskShape, tasks: int, rng: np.random.Generator) -> TaskIndices:
         """Draw tasks: classes without replacement, images without overlap of support and query, in random order."""
         keys = torch.from_numpy(rng.random((tasks, self.data.num_classes)))
+        if self.groups is not None:  # classes in the order of their keys, but the first of each group alone
+            group = self.groups.expand_as(keys)
+            first = keys.new_zeros(tasks, self.most_ways).scatter_reduce(1, group, keys, "amax")
+            keys[keys < first.gather(1, group)] = -1.0
         classes = keys.topk(shape.way).indices
         shots = torch.tensor(shape.shots_per_class)
         most = int(shots.max())

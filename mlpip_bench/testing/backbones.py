@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mlpip_bench.nn.backbone import Backbone, InputShape
-from mlpip_bench.nn.normalization import task_statistics
+from mlpip_bench.nn.normalization import MOMENTUM, Normalization, Statistics, task_statistics
 from mlpip_bench.registry import backbone_faults
 from mlpip_bench.utils.choices import NORM_MODES, NormMode
 
@@ -20,8 +20,8 @@ def assert_backbone_conforms(plugin: type[Backbone], input_shape: InputShape) ->
     """For test suites: one AssertionError that lists all that a backbone breaks.
 
     In each normalization mode: features have the dimension and the dtype that they should; a batch of tasks gives
-    what each task gives alone; queries do not see each other, given the support set's statistics, unless the mode is
-    transductive; evaluation has no noise; and a gradient reaches every parameter.
+    what each task gives alone, and moves running averages once; queries do not see each other, given the support set's
+    statistics, unless the mode is transductive; evaluation has no noise; and a gradient reaches every parameter.
 
     Args:
         plugin: the class; it need not be registered.
@@ -39,7 +39,9 @@ def _problems(plugin: type[Backbone], input_shape: InputShape, norm: NormMode) -
     torch.manual_seed(0)
     network = plugin(input_shape, plugin.Settings(), norm, dropout=True).double()
     support, query = (torch.rand(TASKS, n, *input_shape, dtype=torch.float64) for n in (SUPPORT, QUERIES))
-    network(support)  # in training mode, so that running averages leave their initial values
+    _, moments = network(support)  # in training mode, so that running averages leave their initial values
+    if norm == "running":
+        yield from _misplaced_averages(network, moments)
     network.eval()
     features, statistics = network(support)
     of_queries, _ = network(query, statistics)
@@ -74,6 +76,14 @@ def _dependences(network: Backbone, support: Tensor, query: Tensor) -> Iterator[
             yield "the statistics of a batch must be those of its tasks, along their first dimension"
     if network.norm_mode != "transductive" and not _equal(network(query[:, :1], statistics)[0], of_queries[:, :1]):
         yield "a query's features must not depend on the other queries, given the support set's statistics"
+
+
+def _misplaced_averages(network: Backbone, statistics: Statistics) -> Iterator[str]:
+    """Which of the averages, that begin at 0, did not make one move to the mean over the tasks."""
+    layers = [layer for layer in network.modules() if isinstance(layer, Normalization)]
+    for layer, moments in zip(layers, statistics, strict=True):
+        if not _equal(layer.running_mean, MOMENTUM * moments.mean.mean((0, 1))):
+            yield "a pass over a batch must move running averages once, whatever the number of its tasks"
 
 
 def _idle_parameters(network: Backbone, *outputs: Tensor) -> Iterator[str]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from mlpip_bench.inference.method import Method, Posterior, Problem, TaskKind
-from mlpip_bench.nn.backbone import BackboneSpec
+from mlpip_bench.nn.backbone import BackboneSpec, InputShape
 from mlpip_bench.nn.backbones.conv4 import Conv4, Conv4Settings
 from mlpip_bench.nn.backbones.identity import Identity
 from mlpip_bench.nn.backbones.view_encoder import ViewEncoder, ViewEncoderSettings
@@ -38,19 +38,46 @@ class NotApplicableError(Exception):
     """The check has nothing to say of this method; the message says why."""
 
 
-_BACKBONES: Mapping[TaskKind, BackboneSpec] = {
-    "classification": BackboneSpec("conv4", Conv4, Conv4Settings(blocks=2, channels=4, dropout=0.2), (1, 8, 8)),
-    "regression": BackboneSpec("identity", Identity, NoSettings(), (3, 1, 1)),
-    "reconstruction": BackboneSpec("view_encoder", ViewEncoder, ViewEncoderSettings(blocks=2, channels=4), (1, 8, 8)),
+class ExpectedDeviationError(Exception):
+    """The method deviates in a way that is known and common; the message names it."""
+
+
+_SHAPES: Mapping[TaskKind, InputShape] = {
+    "classification": (1, 8, 8),
+    "regression": (3, 1, 1),
+    "reconstruction": (1, 8, 8),
 }
 
 
 @dataclass(frozen=True)
 class Case:
-    """A method before tiny tasks of one kind."""
+    """A method before tiny tasks of one kind.
+
+    Attributes:
+        plugin: the method's class.
+        kind: what its tasks are.
+        bench_shape: of the inputs of a bench's backbone; None for tiny ones.
+    """
 
     plugin: type[Method[Any]]
     kind: TaskKind
+    bench_shape: InputShape | None = None
+
+    @property
+    def shape(self) -> InputShape:
+        """Of inputs of the backbone; of images in reconstruction."""
+        return self.bench_shape or _SHAPES[self.kind]
+
+    @property
+    def backbone(self) -> BackboneSpec:
+        """A narrow network that leaves two or three pixels in height and width."""
+        blocks = max(1, int(math.log2(min(self.shape[1:]))) - 1)
+        if self.kind == "classification":
+            settings = Conv4Settings(blocks=blocks, channels=4, dropout=0.2)
+            return BackboneSpec("conv4", Conv4, settings, self.shape)
+        if self.kind == "regression":
+            return BackboneSpec("identity", Identity, NoSettings(), self.shape)
+        return BackboneSpec("view_encoder", ViewEncoder, ViewEncoderSettings(blocks=blocks, channels=4), self.shape)
 
     @property
     def norms(self) -> tuple[NormMode, ...]:
@@ -77,7 +104,7 @@ class Case:
         torch.manual_seed(0)
         way, noise_std = (WAY, None) if self.kind == "classification" else (1, NOISE_STD)
         inputs = 2 if self.kind == "reconstruction" else 0
-        method = self.plugin(Problem(_BACKBONES[self.kind], norm, way, self.kind, noise_std, inputs), settings).double()
+        method = self.plugin(Problem(self.backbone, norm, way, self.kind, noise_std, inputs), settings).double()
         with torch.no_grad():
             for parameter in trained_parameters(method).values():
                 parameter.add_(0.1 * torch.randn_like(parameter))
@@ -93,19 +120,20 @@ class Case:
         """
         generator = torch.Generator().manual_seed(seed)
         float64 = torch.float64
-        weights = torch.randn(tasks, 3, 1, generator=generator, dtype=float64)
+        dimension = self.shape[0] if self.kind == "regression" else 3
+        weights = torch.randn(tasks, dimension, 1, generator=generator, dtype=float64)
 
         def labeled(per_class: int) -> Labeled:
             points = way * per_class
             if self.kind == "classification":
                 y = torch.arange(way).repeat_interleave(per_class).expand(tasks, -1)
-                x = torch.rand(tasks, points, 1, 8, 8, generator=generator, dtype=float64)
+                x = torch.rand(tasks, points, *self.shape, generator=generator, dtype=float64)
                 return Labeled(x + 0.2 * y[..., None, None, None], y, way)
             if self.kind == "reconstruction":
                 turn = torch.randint(36, (tasks, points), generator=generator) * (2 * math.pi / 36)
-                y = torch.rand(tasks, points, 1, 8, 8, generator=generator, dtype=float64)
+                y = torch.rand(tasks, points, *self.shape, generator=generator, dtype=float64)
                 return Labeled(torch.stack([turn.sin(), turn.cos()], -1).to(float64), y, 1)
-            x = torch.randn(tasks, points, 3, generator=generator, dtype=float64)
+            x = torch.randn(tasks, points, dimension, generator=generator, dtype=float64)
             noise = torch.randn(tasks, points, generator=generator, dtype=float64)
             return Labeled(x[..., None, None], (x @ weights).squeeze(-1) + NOISE_STD * noise, 1)
 

@@ -9,7 +9,7 @@ from typing import Literal
 from mlpip_bench.inference.method import TaskKind
 from mlpip_bench.testing.cases import KINDS, Case
 
-Status = Literal["passed", "failed", "expected failure", "not applicable", "not run"]
+Status = Literal["passed", "failed", "expected failure", "expected deviation", "not applicable", "not run"]
 BAD: tuple[Status, ...] = ("failed", "not run")
 
 
@@ -19,8 +19,8 @@ class CheckResult:
 
     Attributes:
         name: of the check.
-        status: an expected failure is one that the method names in ``xfail_checks``; not run is what
-            cannot be, since ``interface`` fails.
+        status: an expected failure is one that the method names in ``xfail_checks``; an expected deviation one that
+            the check itself knows and names; not run is what cannot be, since ``interface`` fails.
         protects: what the check protects, one sentence.
         detail: what went wrong, or why it does not apply; empty where there is nothing to say.
     """

@@ -104,7 +104,9 @@ def attributes_of(method: nn.Module) -> Iterator[tuple[str, object]]:
     for path, module in method.named_modules():
         for name, value in vars(module).items():
             where = f"{path}.{name}".lstrip(".")
-            if isinstance(value, Mapping):
+            if name == "_buffers":
+                yield from ((f"{path}.{key}".lstrip("."), item) for key, item in value.items())
+            elif isinstance(value, Mapping):
                 yield from ((f"{where}[{key!r}]", item) for key, item in value.items())
             elif isinstance(value, list | tuple | set):
                 yield from ((f"{where}[{index}]", item) for index, item in enumerate(value))

@@ -182,6 +182,22 @@ def test_turns_of_a_character_stay_in_its_split(real: ImageDataset) -> None:
         assert set(turns.values()) == {4}
 
 
+def test_rotations_can_be_left_out(tmp_path: Path, drawings: Drawings) -> None:
+    WRITERS["npz"](tmp_path, drawings)
+    found = [omniglot.find(tmp_path, "random", "nearest", rotations) for rotations in (4, 1)]
+    turned, upright = (f.read() for f in found if f)
+    for split, part in turned.splits.items():
+        names = [name for name in part.class_names if "@" not in name]
+        assert upright.splits[split].class_names == tuple(names)
+        assert 4 * len(names) == part.num_classes
+    for name, images in images_of(upright).items():
+        assert np.array_equal(images, images_of(turned)[name])
+    assert turned.fingerprint != upright.fingerprint
+    assert upright.options["rotations"] == "off"
+    assert "rotations" not in turned.options
+    assert [dict(f.settings).get("rotations") for f in found if f] == [None, "off"]
+
+
 @pytest.mark.parametrize("layout", WRITERS)
 @pytest.mark.parametrize("resize", ["nearest", "antialias"])
 def test_all_layouts_give_the_same_data(tmp_path: Path, drawings: Drawings, layout: str, resize: Resize) -> None:

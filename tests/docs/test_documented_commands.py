@@ -226,7 +226,7 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(patches, "_CLASSES", dict.fromkeys(patches._CLASSES, 5))
     monkeypatch.setattr(solids, "_OBJECTS_PER_CATEGORY", 1)
     check_method = conformance.check_method
-    monkeypatch.setattr(conformance, "check_method", lambda plugin: check_method(plugin, ["interface"]))
+    monkeypatch.setattr(conformance, "check_method", lambda plugin, **on: check_method(plugin, ["interface"], **on))
     monkeypatch.setattr(timing, "WARM_UP_SECONDS", 0.0)
     monkeypatch.setattr(timing, "REPEATS", 1)
     monkeypatch.setattr(timing, "LARGEST_BATCH", 1)

@@ -152,7 +152,7 @@ def test_maml_step_is_gradient_descent_on_the_mean_support_loss():
     method, tasks = make("maml", "layer", test_steps=2, inner_rate=(0.5, 0.25)).eval(), batch(tasks=1)
     reference = make("maml", "layer")
     for rate in (0.5, 0.25):
-        logits, _ = reference.network(tasks.support.x, None, track=False)
+        logits, _ = reference.network(tasks.support.x)
         F.cross_entropy(logits[0], tasks.support.y[0]).backward()
         with torch.no_grad():
             for parameter in reference.network.parameters():

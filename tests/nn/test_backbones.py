@@ -36,7 +36,7 @@ def images(seed: int, points: int) -> torch.Tensor:
 def plain(block: ConvBlock, x: torch.Tensor, support: object) -> tuple[torch.Tensor, object]:
     """Convolution, normalization, ReLU, max pooling, in this order and one task at a time."""
     y = torch.stack([F.conv2d(task, block.conv.weight, padding=1) for task in x])
-    y, moments = block.norm(y, support, track=False)
+    y, moments = block.norm(y, support)
     return torch.stack([F.max_pool2d(F.relu(task), 2, ceil_mode=True) for task in y]), moments
 
 
@@ -116,3 +116,47 @@ def test_features_of_the_same_images_are_computed_once_where_that_is_asked_for(m
     with features_once(network):
         assert network(x)[0].requires_grad  # what autograd must see is never kept
         assert network(x)[0] is not network(x)[0]
+
+
+# -- running averages ------------------------------------------------------------------------------------------------
+
+
+def moments_of_first_layer(network: Conv4, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean over the tasks of each channel's mean and population variance, behind the first convolution."""
+    convolved = F.conv2d(x.flatten(0, 1), network.blocks[0].conv.weight, padding=1).unflatten(0, x.shape[:2])
+    return tuple(m.mean(0)[:, None, None] for m in (convolved.mean((1, 3, 4)), convolved.var((1, 3, 4), correction=0)))
+
+
+@pytest.mark.parametrize("tasks", [1, 16])
+@pytest.mark.parametrize("filters", ["shared", "of each task"])
+def test_running_averages_move_once_a_batch_whatever_the_number_of_its_tasks(tasks, filters):
+    network = extractor("running")
+    torch.manual_seed(3)
+    x = torch.randn(tasks, 4, *SPEC.input_shape, dtype=torch.float64)
+    first = network.blocks[0].norm
+    start = first.running_mean.clone(), first.running_variance.clone()
+    with torch.no_grad():
+        _, statistics = network(x, track=False)
+    assert torch.equal(first.running_mean, start[0])
+    for _ in range(5):  # the same batch, so that averages approach its moments
+        if filters == "shared":
+            network(x)
+        else:
+            functional_call(network, {n: p.expand(tasks, *p.shape) for n, p in network.named_parameters()}, (x,))
+    left = 0.9**5
+    for got, before, moment in zip(
+        (first.running_mean, first.running_variance), start, moments_of_first_layer(network, x), strict=True
+    ):
+        torch.testing.assert_close(got, left * before + (1 - left) * moment)
+    for block, moments in zip(network.blocks, statistics, strict=True):  # the deeper ones, which start at 0
+        torch.testing.assert_close(block.norm.running_mean, (1 - left) * moments.mean.mean((0, 1)))
+
+
+def test_evaluation_and_passes_that_leave_no_trace_move_no_average():
+    network = extractor("running")
+    x = images(1, 4)
+    network(x, track=False)
+    network.eval()(x)
+    for block in network.blocks:
+        assert not block.norm.running_mean.any()
+        assert (block.norm.running_variance == 1).all()

@@ -171,6 +171,24 @@ def test_streams_of_other_names_differ():
     assert seed_from("a", "bc") != seed_from("ab", "c")
 
 
+def test_classes_of_one_group_never_meet_and_are_still_equally_likely():
+    groups = np.repeat(np.arange(6), 4)
+    data = coded_pool([4] * 24).data
+    stream = TaskStream(ImagePool(data, CPU, groups), TaskShape(4, 1, 2), "groups")
+    classes = stream.indices(0, 4000).classes
+    assert all(len(row.unique()) == 4 for row in torch.from_numpy(groups)[classes])
+    # Of 24 classes in groups of 4, a class is in a task with probability 4 / 24; the members of a group exclude each
+    # other, which makes the spread smaller, if anything.
+    assert stats.chisquare(classes.flatten().bincount(minlength=24)).pvalue > 1e-3
+    # All six groups: each is there once, whatever their sizes.
+    uneven = np.array([0, 0, 0, 1, 2, 2, 3, 4, 4, 4, 4, 5])
+    pool = ImagePool(coded_pool([4] * 12).data, CPU, uneven)
+    drawn = torch.from_numpy(uneven)[TaskStream(pool, TaskShape(6, 1, 1), "t").indices(0, 50).classes]
+    assert (drawn.sort(1).values == torch.arange(6)).all()
+    with pytest.raises(UserError, match="way 7 needs 7 test classes that may meet in a task; this data set has 6"):
+        TaskStream(pool, TaskShape(7, 1, 1), "t", split="test")
+
+
 def test_shots_may_differ_between_the_classes_of_a_task():
     batch = TaskStream(coded_pool([8] * 6), TaskShape(3, (1, 4, 2), 2), "t").batch(0, 5)
     assert torch.equal(batch.support.one_hot.sum(1), torch.tensor([[1.0, 4.0, 2.0]]).expand(5, 3))

@@ -1,10 +1,13 @@
 """All installed backbones conform, and a backbone that breaks a rule is found out."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
 from mlpip_bench import registry
 from mlpip_bench.nn.backbone import Backbone
+from mlpip_bench.nn.backbones.conv4 import Conv4, Conv4Settings
 from mlpip_bench.nn.backbones.mlp import MLP
 from mlpip_bench.testing import assert_backbone_conforms
 
@@ -21,20 +24,35 @@ class WrongDimension(MLP):
 
 
 class SeesOtherTasks(MLP):
-    def forward(self, x, support=None, *, track=True):
-        features, statistics = super().forward(x, support, track=track)
+    def forward(self, x, support=None):
+        features, statistics = super().forward(x, support)
         return features - features.mean((0, 1)), statistics
 
 
 class SeesOtherQueries(MLP):
-    def forward(self, x, support=None, *, track=True):
-        features, statistics = super().forward(x, support, track=track)
+    def forward(self, x, support=None):
+        features, statistics = super().forward(x, support)
         return features - features.mean(1, keepdim=True), statistics
 
 
+@dataclass(frozen=True)
+class OneBlock(Conv4Settings):
+    blocks: int = 1
+
+
+class MovesAveragesOfEachTask(Conv4):
+    Settings = OneBlock
+
+    def forward(self, x, support=None):
+        features, statistics = super().forward(x, support)
+        if x.shape[0] == 1:
+            self.move_averages(statistics)
+        return features, statistics
+
+
 class Noisy(MLP):
-    def forward(self, x, support=None, *, track=True):
-        features, statistics = super().forward(x, support, track=track)
+    def forward(self, x, support=None):
+        features, statistics = super().forward(x, support)
         return torch.nn.functional.dropout(features, 0.5), statistics
 
 
@@ -50,6 +68,7 @@ class Idle(MLP):
         (WrongDimension, r"metabn: features must be \(3, 4, 65\) .*; got \(3, 4, 64\)"),
         (SeesOtherTasks, "metabn: a task's features must not depend on the tasks that share its batch"),
         (SeesOtherQueries, "metabn: a query's features must not depend on the other queries"),
+        (MovesAveragesOfEachTask, "running: a pass over a batch must move running averages once"),
         (Noisy, "metabn: evaluation must have no noise"),
         (Idle, "metabn: a gradient must reach every parameter; idle has none"),
         (Backbone, "it lacks forward, reference"),

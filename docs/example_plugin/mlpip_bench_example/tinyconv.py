@@ -58,13 +58,11 @@ class TinyConv(Backbone):
         self,
         x: Float[Tensor, "task point channel height width"],
         support: Statistics | None = None,
-        *,
-        track: bool = True,
     ) -> tuple[Float[Tensor, "task point feature"], Statistics]:
         """Features, and the moments that normalize the queries."""
         tasks, points = x.shape[:2]
         patches = F.unfold(x.flatten(0, 1), self.settings.side, stride=self.settings.side)  # image value patch
         filtered = patches.mT.reshape(tasks, -1, patches.shape[1]) @ self.weight
         activations = filtered.unflatten(1, (points, -1)).mT.unsqueeze(-1)  # task point channel patch 1
-        normalized, moments = self.norm(activations, None if support is None else support[0], track=track)
+        normalized, moments = self.norm(activations, None if support is None else support[0])
         return F.relu(normalized).flatten(2), (moments,)

@@ -21,6 +21,7 @@ class ContextDigits(FixedTasks):
     title = "MNIST, fifty 5-way 20-shot tasks that stay the same (appendix B.2); the number is the features' dimension"
     needs = "mnist/ with the t10k files; else scikit-learn's digits"
     examples = ("context16", "context2")
+    image_shape = (1, 28, 28)
     naming = "{features}"
     way, shot, train_tasks = 5, 20, 50
     budgets: ClassVar = {"quick": _BUDGET, "paper": _BUDGET}

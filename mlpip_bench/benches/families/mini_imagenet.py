@@ -27,6 +27,7 @@ class MiniImageNet(ImageClassification):
     title = "miniImageNet"
     needs = "miniimagenet/ in any of five layouts; else the stand-in patches"
     examples = ("mini5w1s", "mini5w5s")
+    image_shape = (3, 84, 84)
     budgets: ClassVar = {"quick": _QUICK, "paper": PAPER_NATURAL}
     default_methods = ("maml", "protonets", "versa")
     backbone_settings: ClassVar = {"blocks": 5, "dropout": 0.5}

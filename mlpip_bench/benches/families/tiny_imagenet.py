@@ -17,6 +17,7 @@ class TinyImageNet(ImageClassification):
     title = "Tiny-ImageNet-32"
     needs = "tiny-imagenet-32/ with train.tar, val.tar and test.tar; no stand-in"
     examples = ("tiny5w1s", "tiny5w5s")
+    image_shape = (3, 32, 32)
     budgets: ClassVar = {"quick": SHORT, "paper": PAPER_NATURAL}
     default_methods = ("maml", "protonets", "versa")
     backbone_settings: ClassVar = {"dropout": 0.5}

@@ -60,6 +60,7 @@ class Views(ImageFamily):
     title = "views of objects, reconstructed from a few of them (section 5.3)"
     needs = "shapenet/ with rendered views, or coil100/; else the stand-in solids"
     examples = ("views1s", "views5s")
+    image_shape = (1, 32, 32)
     naming = "{shot}s"
     kind = "reconstruction"
     noise_std = 1.0

@@ -37,8 +37,11 @@ _ROTATIONS = (0, 90, 180, 270)
 _Array = NDArray[np.float64]
 
 
-def build_glyphs() -> ImageDataset:
+def build_glyphs(rotations: int = len(_ROTATIONS)) -> ImageDataset:
     """Draws the data set: 680 characters in four rotations, 20 drawings each, 28 x 28, ink 255 on paper 0.
+
+    Args:
+        rotations: quarter turns of a character that are classes; 1 for the upright one alone.
 
     Returns:
         The data set ``glyphs``; each call gives the same one.
@@ -50,18 +53,19 @@ def build_glyphs() -> ImageDataset:
         strokes, present = _characters(rng, num_alphabets)
         drawings = _rasterize(*_draw(rng, strokes, present))
         names = [f"glyph{number:04d}" for number in range(first, first + len(drawings))]
-        splits[split] = _with_rotations(drawings, names)
+        splits[split] = _with_rotations(drawings, names, _ROTATIONS[:rotations])
         first += len(drawings)
-    return ImageDataset(
-        name="glyphs", source="procedural", splits=splits, options={"version": VERSION, "split": "alphabet"}
-    )
+    options: dict[str, str | int] = {"version": VERSION, "split": "alphabet"}
+    if rotations != len(_ROTATIONS):  # at its default it is in no fingerprint
+        options["rotations"] = "off"
+    return ImageDataset(name="glyphs", source="procedural", splits=splits, options=options)
 
 
-def _with_rotations(drawings: NDArray[np.uint8], names: list[str]) -> ClassImages:
+def _with_rotations(drawings: NDArray[np.uint8], names: list[str], rotations: tuple[int, ...]) -> ClassImages:
     """Adds the turned characters as classes ``name@degrees``, each after its upright one."""
-    turned = [np.rot90(drawings, degrees // 90, axes=(2, 3)) for degrees in _ROTATIONS]
+    turned = [np.rot90(drawings, degrees // 90, axes=(2, 3)) for degrees in rotations]
     images = np.stack(turned, axis=1).reshape(-1, 1, _SIDE, _SIDE)
-    class_names = tuple(name + (f"@{degrees}" if degrees else "") for name in names for degrees in _ROTATIONS)
+    class_names = tuple(name + (f"@{degrees}" if degrees else "") for name in names for degrees in rotations)
     return ClassImages(images, np.full(len(class_names), _DRAWERS, dtype=np.int64), class_names)
 
 

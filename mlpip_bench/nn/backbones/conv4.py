@@ -55,20 +55,20 @@ class ConvBlock(nn.Module):
         self.dropout = dropout
         self.ceil_mode = settings.ceil_mode
 
-    def forward(self, x: Tensor, support: Moments | None, *, track: bool) -> tuple[Tensor, Moments]:
+    def forward(self, x: Tensor, support: Moments | None) -> tuple[Tensor, Moments]:
         """``[task, point, channel, height, width]`` to half the height and width."""
         norm, tasks = self.norm, x.shape[0]
         images, weight = self._images(x), self.conv.weight
         if norm.mode in ("layer", "running") or (self.training and self.dropout):
             y = self._tasks(self._convolve(images, weight, tasks), tasks)
-            by, moments = norm.statistics(y, support, track=track)
+            by, moments = norm.statistics(y, support)
             y = F.dropout(F.relu(norm.affine(y, by)), self.dropout, self.training)
             return self._tasks(self._pool(self._images(y)), tasks), moments
         # The same with a quarter of the work behind the convolution: a maximum passes through ReLU and through a
         # factor that is not negative. So filters whose scale is negative are negated, and their statistics with them.
         sign = torch.where(norm.scale < 0, -1.0, 1.0).to(weight)
         images = self._convolve(images, weight * sign.unsqueeze(-1), tasks)
-        by, moments = norm.statistics(self._tasks(images, tasks), support, track=track)
+        by, moments = norm.statistics(self._tasks(images, tasks), support)
         return F.relu(norm.affine(self._tasks(self._pool(images), tasks), by, norm.scale.abs())), moments
 
     @property
@@ -129,25 +129,23 @@ class Conv4(Backbone):
         self,
         x: Float[Tensor, "task point channel height width"],
         support: Statistics | None = None,
-        *,
-        track: bool = True,
     ) -> tuple[Float[Tensor, "task point feature"], Statistics]:
         """Features of each task's images, and the moments of each block."""
         shared = not any(block.has_filters_of_tasks for block in self.blocks)
         if x.device.type == "cpu" and x.shape[0] > 1 and shared:
             # A task at a time: its activations stay in the cache, about twice as fast as a flat batch.
-            return self._task_by_task(x, support, track)
+            return self._task_by_task(x, support)
         moments: list[Moments] = []
         for index, block in enumerate(self.blocks):
-            x, own = block(x, None if support is None else support[index], track=track)
+            x, own = block(x, None if support is None else support[index])
             moments.append(own)
         return self.last(x.flatten(2)), tuple(moments)
 
-    def _task_by_task(self, x: Tensor, support: Statistics | None, track: bool) -> tuple[Tensor, Statistics]:
+    def _task_by_task(self, x: Tensor, support: Statistics | None) -> tuple[Tensor, Statistics]:
         outputs, per_task = [], []
         for task in range(x.shape[0]):
             own = None if support is None else task_statistics(support, slice(task, task + 1))
-            features, statistics = self.forward(x[task : task + 1], own, track=track)
+            features, statistics = self.forward(x[task : task + 1], own)
             outputs.append(features)
             per_task.append(statistics)
         return torch.cat(outputs), cat_statistics(per_task)

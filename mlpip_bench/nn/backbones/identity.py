@@ -26,8 +26,6 @@ class Identity(Backbone):
         self,
         x: Float[Tensor, "task point channel height width"],
         support: Statistics | None = None,  # noqa: ARG002
-        *,
-        track: bool = True,  # noqa: ARG002
     ) -> tuple[Float[Tensor, "task point feature"], Statistics]:
         """The inputs themselves."""
         return x.flatten(2), ()

@@ -50,8 +50,6 @@ class MLP(Backbone):
         self,
         x: Float[Tensor, "task point channel height width"],
         support: Statistics | None = None,  # noqa: ARG002
-        *,
-        track: bool = True,  # noqa: ARG002
     ) -> tuple[Float[Tensor, "task point feature"], Statistics]:
         """Features of each point alone."""
         return F.elu(self.layers(x.flatten(2))), ()

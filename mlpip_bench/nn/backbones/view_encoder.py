@@ -57,8 +57,6 @@ class ViewEncoder(Backbone):
         self,
         x: Float[Tensor, "task point channel height width"],
         support: Statistics | None = None,  # noqa: ARG002
-        *,
-        track: bool = True,  # noqa: ARG002
     ) -> tuple[Float[Tensor, "task point feature"], Statistics]:
         """Features of images in [0, 1]."""
         images = channels_innermost(x.flatten(0, 1))
