@@ -132,7 +132,7 @@ def _jobs(contender: Contender, tasks: _Tasks) -> list[_Job]:
     ]
     for name, values in VARIANTS.items():
         own = getattr(method.settings, name, 0)
-        if own == 0 or (name == "eval_samples" and method.problem.kind == "reconstruction"):
+        if own == 0 or (name == "eval_samples" and method.problem.kind != "classification"):
             continue  # nothing to vary: it is not there, a closed form, or a mean
         for value in values:
             condition: dict[str, str | int | float] = {"regime": "latency", name.partition("_")[2]: value}

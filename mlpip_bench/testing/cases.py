@@ -27,6 +27,7 @@ NOISE_STD = 2.0
 ROUNDING = 1e-7
 QUADRATURE = 2e-2  # of a probability, which a few thousand samples at evaluation leave
 MANY_SAMPLES = 2048
+RELABELED = 1e-4  # of a probability: a class is no nearer to a dimension of fixed points than the others
 TARGETS = (-2.0, 0.0, 1.5)  # where densities over the reals are compared
 
 

@@ -82,6 +82,8 @@ def tiny_run(method: str, name: str, norm: str, folder: Path) -> dict[str, list[
     settings = plugin.Settings()
     steps = [f.name for f in dataclasses.fields(settings) if f.name.endswith("steps")]
     settings = dataclasses.replace(settings, **{step: min(getattr(settings, step), 4) for step in steps})
+    if family.kind == "reconstruction" and hasattr(settings, "eval_samples"):
+        settings = dataclasses.replace(settings, eval_samples=min(settings.eval_samples, 4))  # each draws images
     found = family.streams(bench, data, plan, queries=family.queries_at_test(4), seed=0, device=CPU)
     streams = {split: InFloat64(stream) for split, stream in found.items()}
     backbone = registry.backbone(family.backbone)
