@@ -154,6 +154,7 @@ def make_record(
             "tasks_seen": trained.iteration * trial.plan.tasks_per_batch,
             "seconds": trained.seconds,
             "best_iteration": trained.best_iteration,
+            "chosen": {name: iteration for name, (iteration, _) in _chosen(trial, trained).items()},
             "history": trained.history,
         },
         seconds=seconds,
@@ -186,29 +187,50 @@ def _measure(
     protocols: Sequence[str],
     reporter: Reporter,
 ) -> tuple[dict[str, list[Scores]], dict[str, BaseException]]:
-    """By protocol, the scores of the best model and of the last one; and the errors of protocols that failed.
+    """By protocol, the scores of the models that validation chose and of the last; and the errors of those that failed.
 
-    They are measured once if the two models are one.
+    A score is of the model that its metric chooses by, so accuracy and NLL may be of two models of one training.
+    Models of one iteration are one, and measured once.
     """
     scores: dict[str, list[Scores]] = {name: [] for name in protocols}
     failed: dict[str, BaseException] = {}
-    states: dict[Model, State] = {"best": trained.best_model, "last": trained.model}
-    if trained.best_iteration == trained.iteration:
-        del states["last"]
-    for model, state in states.items():
+    chosen = _chosen(trial, trained)
+    first = next(iter(chosen))
+    by_metric = {
+        name: {m.name: m.chosen_by if m.chosen_by in chosen else first for m in registry.protocol(name).metrics}
+        for name in protocols
+    }
+    states = {**dict(chosen.values()), trained.iteration: trained.model}
+    for iteration, state in states.items():
         method.load_state_dict(state)
-        evaluation = Evaluation(method, model, test, trial.plan.test_tasks, reporter, trial.title)
+        last = iteration == trained.iteration
+        which: Model = "best" if iteration in dict(chosen.values()) else "last"
+        evaluation = Evaluation(method, which, test, trial.plan.test_tasks, reporter, trial.title)
         for name in [n for n in protocols if n not in failed]:
+            if not last and iteration not in {chosen[by][0] for by in by_metric[name].values()}:
+                continue
             try:
-                scores[name] += scores_of_protocol(name, evaluation)
+                found = scores_of_protocol(name, evaluation)
             except UserError:
                 raise
             except (Exception, SystemExit) as error:  # one that fails takes no other with it
                 failed[name] = error
-    if "last" not in states:
-        scores = {name: best + [dataclasses.replace(s, model="last") for s in best] for name, best in scores.items()}
+                continue
+            for score in found:
+                by = by_metric[name].get(score.metric, first)
+                if chosen[by][0] == iteration:
+                    scores[name].append(dataclasses.replace(score, model="best", chosen_by=by))
+                if last:
+                    scores[name].append(dataclasses.replace(score, model="last", chosen_by=""))
     method.load_state_dict(trained.best_model)  # which the method holds from here on
     return {name: found for name, found in scores.items() if name not in failed}, failed
+
+
+def _chosen(trial: Trial, trained: TrainingState) -> dict[str, tuple[int, State]]:
+    """Iteration and state of the model that each metric of validation chose, that of the first metric first."""
+    first = trial.family.validation_metrics[0].name
+    others = {name: (best["iteration"], best["model"]) for name, best in trained.best_by.items()}
+    return {first: (trained.best_iteration, trained.best_model), **others}
 
 
 def scores_of_protocol(name: str, evaluation: Evaluation) -> list[Scores]:

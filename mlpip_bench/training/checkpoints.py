@@ -28,6 +28,7 @@ class TrainingState:
         best_model, best_iteration, best_score: the best on validation so far, by the first of the metrics.
         history: one entry a validation.
         seconds: wall-clock seconds of training and validation.
+        best_by: the best by each metric but the first, by its name: ``model``, ``iteration`` and ``score``.
     """
 
     iteration: int
@@ -38,6 +39,7 @@ class TrainingState:
     best_score: float = -math.inf
     history: list[dict[str, float]] = field(default_factory=list)
     seconds: float = 0.0
+    best_by: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def save_checkpoint(state: TrainingState, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import time
@@ -14,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mlpip_bench.evaluation.metrics import Metric
-from mlpip_bench.evaluation.predict import predict, score
+from mlpip_bench.evaluation.predict import ZeroProbabilityError, predict, score
 from mlpip_bench.inference.method import Method, TrainingPlan
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.training.checkpoints import TrainingState, load_checkpoint, save_checkpoint
@@ -48,7 +49,7 @@ def train(
         plan: budget and optimizer.
         training: training tasks, read from the start.
         validation: validation tasks, the same ones each time.
-        metrics: what validation measures; the first chooses the best model.
+        metrics: what validation measures; the first chooses the best model, and each further one another.
         seed: training seed.
         checkpoint: file that is written every 20 seconds, at each validation and at the end.
         step: called with the iterations done, the loss and the last validation.
@@ -127,19 +128,27 @@ def _validate(
     state: TrainingState, method: Method[Any], stream: Stream, tasks: int, metrics: Sequence[Metric], loss: float
 ) -> None:
     predictions = predict(method, stream, tasks)
-    means = {metric.name: math.fsum(score(metric, predictions)) / tasks for metric in metrics}
+    means = {}
+    for metric in metrics:
+        with contextlib.suppress(ZeroProbabilityError):  # such a model is without that metric, and trained on
+            means[metric.name] = math.fsum(score(metric, predictions)) / tasks
     state.history.append({"iteration": state.iteration, "loss": loss, **means})
-    sign = 1 if metrics[0].better == "higher" else -1
-    if sign * means[metrics[0].name] > state.best_score:
-        state.best_model = copy.deepcopy(method.state_dict())
-        state.best_iteration, state.best_score = state.iteration, sign * means[metrics[0].name]
+    model = copy.deepcopy(method.state_dict())
+    signs = {metric.name: 1 if metric.better == "higher" else -1 for metric in metrics}
+    scores = {name: sign * means[name] if name in means else -math.inf for name, sign in signs.items()}
+    first, *others = scores
+    if not state.best_model or scores[first] > state.best_score:
+        state.best_model, state.best_iteration, state.best_score = model, state.iteration, scores[first]
+    for name in others:
+        if name not in state.best_by or scores[name] > state.best_by[name]["score"]:
+            state.best_by[name] = {"model": model, "iteration": state.iteration, "score": scores[name]}
 
 
 def _latest(state: TrainingState, metric: Metric) -> str:
     """The last validation, for the progress bar."""
     if not state.history:
         return ""
-    value = state.history[-1][metric.name]
+    value = state.history[-1].get(metric.name, math.nan)
     return f"val {metric.name} {value:.1%}" if metric.unit == "fraction" else f"val {metric.name} {value:.3f}"
 
 

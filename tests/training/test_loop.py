@@ -94,6 +94,16 @@ def test_the_best_model_is_the_one_of_the_best_validation(tmp_path):
     )
 
 
+def test_the_model_of_the_best_nll_is_kept_as_well(tmp_path):
+    done = run(build("protonets"), checkpoint=tmp_path / "c.pt")
+    best = min(done.history, key=lambda h: h["nll"])
+    chosen = checkpoints.load_checkpoint(tmp_path / "c.pt").best_by["nll"]
+    assert (chosen["iteration"], chosen["score"]) == (best["iteration"], -best["nll"])
+    method = build("protonets")
+    method.load_state_dict(chosen["model"])
+    assert math.fsum(score(NLL, predict(method, streams()[1], 4))) / 4 == pytest.approx(best["nll"])
+
+
 def test_the_last_model_is_a_value_that_loading_another_state_does_not_change(tmp_path):
     method = build("protonets")
     done = run(method, checkpoint=tmp_path / "c.pt")
