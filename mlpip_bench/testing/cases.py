@@ -72,6 +72,8 @@ class Case:
             value = getattr(settings, field.name)
             if field.name == "eval_samples" and eval_samples:
                 changes[field.name] = eval_samples
+            elif field.name == "eval_samples" and self.kind == "reconstruction":
+                changes[field.name] = min(value, 16)  # each of which draws images
             elif field.name.endswith("steps") and isinstance(value, int):
                 changes[field.name] = min(value, most_steps)
         settings = dataclasses.replace(settings, **changes)

@@ -37,7 +37,7 @@ def train(
     checkpoint: Path,
     step: Step | None = None,
 ) -> TrainingState:
-    """Meta-train a method with Adam, from the last checkpoint if there is one.
+    """Meta-train a method, from the last checkpoint if there is one.
 
     An iteration is a function of the state before it and of its number alone: its tasks come from a
     fixed stream and its noise from a seed of its own. So a resumed run gives the numbers of an
@@ -59,7 +59,7 @@ def train(
             the loss is no scalar with a gradient.
         UserError: the checkpoint is damaged or cannot be written.
     """
-    optimizer = adam(method, plan)
+    optimizer = optimizer_of(method, plan)
     trainable = any(True for _ in method.parameters())
     state = load_checkpoint(checkpoint) if checkpoint.exists() else _start(method, optimizer)
     method.load_state_dict(state.model)
@@ -82,9 +82,8 @@ def train(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         while state.iteration < plan.iterations:
             torch.manual_seed(seed_from("noise", seed, state.iteration))
-            if plan.halve_every:
-                for group in optimizer.param_groups:
-                    group["lr"] = plan.learning_rate * 0.5 ** (state.iteration // plan.halve_every)
+            for group in optimizer.param_groups:
+                group["lr"] = plan.rate(state.iteration)
             method.train()
             loss = method.loss(training.batch(state.iteration * plan.tasks_per_batch, plan.tasks_per_batch))
             if not (isinstance(loss, Tensor) and loss.dim() == 0 and (loss.requires_grad or not trainable)):
@@ -94,7 +93,7 @@ def train(
                 )
             if not math.isfinite(value := loss.item()):
                 raise TrialError(_not_finite(f"the loss ({value})", state.iteration, checkpoint))
-            descend(loss, optimizer)
+            descend(loss, optimizer, plan.clip_norm)
             state.iteration += 1 if state.model else plan.iterations
             last = state.iteration == plan.iterations
             if last or state.iteration % plan.validate_every == 0:
@@ -107,16 +106,21 @@ def train(
     return state
 
 
-def adam(method: Method[Any], plan: TrainingPlan) -> torch.optim.Adam:
+def optimizer_of(method: Method[Any], plan: TrainingPlan) -> torch.optim.Optimizer:
     """The optimizer of a training run, also of a method that has nothing to train."""
-    return torch.optim.Adam(list(method.parameters()) or [torch.zeros(0)], lr=plan.learning_rate)
+    parameters = list(method.parameters()) or [torch.zeros(0)]
+    more = {"momentum": plan.momentum} if plan.optimizer == "SGD" else {}
+    plugin: type[torch.optim.Optimizer] = getattr(torch.optim, plan.optimizer)
+    return plugin(parameters, lr=plan.rate(0), weight_decay=plan.weight_decay, **more)
 
 
-def descend(loss: Float[Tensor, ""], optimizer: torch.optim.Optimizer) -> None:
-    """One step; none where the loss has no gradient."""
+def descend(loss: Float[Tensor, ""], optimizer: torch.optim.Optimizer, clip_norm: float = 0.0) -> None:
+    """One step; none where the loss has no gradient. A ``clip_norm`` above 0 is the gradient's largest length."""
     if loss.requires_grad:
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        if clip_norm:
+            torch.nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], clip_norm)
         optimizer.step()
 
 

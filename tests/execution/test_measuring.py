@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from builders import make_config
+from mlpip_bench import registry
 from mlpip_bench.evaluation.metrics import ACCURACY, NLL
 from mlpip_bench.evaluation.predict import predict, score
 from mlpip_bench.execution import measuring
@@ -13,6 +14,7 @@ from mlpip_bench.execution.planning import plan_trials
 from mlpip_bench.reporting.tables.scores import wide_tables
 from mlpip_bench.training.checkpoints import TrainingState
 from mlpip_bench.utils.progress import Quiet
+from mlpip_bench.utils.settings import key_of
 
 
 def states_of(method, number: int):
@@ -65,3 +67,17 @@ def test_accuracy_and_nll_are_of_the_models_that_each_chose(by_accuracy, by_nll,
     assert titles["nll"].endswith("model: best on validation, by nll)")
     assert titles["accuracy"].endswith("model: best on validation, by accuracy)")
     assert titles["nll_last"].endswith("model: last iteration of training)")
+
+
+def test_what_is_off_in_training_is_in_no_key_and_no_record(tmp_path):
+    (plain,), (spelled,), (other,) = (
+        plan_trials(make_config(tmp_path, settings=settings))
+        for settings in ({}, {"optimizer": "Adam", "clip_norm": 0.0, "warmup": 0}, {"clip_norm": 1.0})
+    )
+    assert plain.key == spelled.key != other.key
+    assert plain.training_key == spelled.training_key != other.training_key
+    assert plain.config == spelled.config
+    assert not set(plain.plan.OPTIONAL) & set(plain.config)
+    assert other.config["clip_norm"] == 1.0
+    for name in ("versa", "amortized_vi", "nonamortized_vi"):
+        assert key_of(registry.method(name).Settings()) == {}
