@@ -46,7 +46,8 @@ class LinearAmortization(nn.Module):
     """Regression: mean and log-variance of psi linear in the sum over D of y (h(x), 1).
 
     Without inputs that is the sum of the observations, the amortization of the paper's toy
-    experiment (section 5.1).
+    experiment (section 5.1). With inputs it cannot hold the exact posterior, whose mean and variance depend on the sum
+    of phi phi' as well: what such a q lacks in NLL is no fault of an objective alone.
 
     Args:
         features: dimension of h(x).
