@@ -146,8 +146,9 @@ def _cuda(stream: Stream) -> list[torch.device]:
 
 
 def _reduced(predictive: Distribution) -> Distribution:
-    over_classes = isinstance(predictive, MonteCarloMixture) and isinstance(predictive.components, Categorical)
-    if over_classes or isinstance(predictive, GaussianSoftmax):
+    if isinstance(predictive, GaussianSoftmax) or (
+        isinstance(predictive, MonteCarloMixture) and isinstance(predictive.components, Categorical)
+    ):
         return Categorical(logits=predictive.log_probs, validate_args=False)
     return predictive
 

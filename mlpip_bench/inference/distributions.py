@@ -344,7 +344,7 @@ def _(distribution: Categorical) -> Categorical:
 
 
 @to_float64.register
-def _(distribution: Normal) -> Normal:
+def _normal_to_float64(distribution: Normal) -> Normal:
     loc, scale = (where_float64_is(x).double() for x in (distribution.loc, distribution.scale))
     return Normal(loc, scale, validate_args=False)
 
@@ -363,4 +363,4 @@ def _(distribution: MonteCarloMixture) -> MonteCarloMixture:
 @to_float64.register
 def _(distribution: GaussianSoftmax) -> GaussianSoftmax:
     rank = where_float64_is(distribution.rank)
-    return GaussianSoftmax(to_float64(distribution.gaussian), distribution.points, rank)
+    return GaussianSoftmax(_normal_to_float64(distribution.gaussian), distribution.points, rank)

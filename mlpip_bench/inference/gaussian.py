@@ -21,7 +21,7 @@ from mlpip_bench.inference.distributions import (
 )
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.nn.amortization import amortization
-from mlpip_bench.nn.layers import mlp, std_from_log_variance
+from mlpip_bench.nn.layers import last_bias, mlp, std_from_log_variance
 from mlpip_bench.nn.normalization import Statistics
 from mlpip_bench.nn.views import ViewGenerator
 from mlpip_bench.tasks.batch import Labeled
@@ -141,7 +141,7 @@ class ViewModel(GaussianModel):
 
     def log_variance_biases(self) -> list[Tensor]:
         """Of the last layer."""
-        return [self.log_variance[-1].bias]
+        return [last_bias(self.log_variance)]
 
     def predictive(
         self,

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mlpip_bench.nn.layers import mlp, std_from_log_variance
+from mlpip_bench.nn.layers import last_bias, mlp, std_from_log_variance
 from mlpip_bench.tasks.batch import Labeled
 
 
@@ -39,7 +39,7 @@ class AmortizationNetwork(nn.Module):
 
     def log_variance_biases(self) -> list[Tensor]:
         """Biases of the last layers of the log-variances."""
-        return [self.weight_log_variance[-1].bias, self.bias_log_variance[-1].bias]
+        return [last_bias(self.weight_log_variance), last_bias(self.bias_log_variance)]
 
 
 class LinearAmortization(nn.Module):

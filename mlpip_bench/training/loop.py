@@ -6,7 +6,7 @@ import contextlib
 import copy
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +108,9 @@ def train(
 
 def optimizer_of(method: Method[Any], plan: TrainingPlan) -> torch.optim.Optimizer:
     """The optimizer of a training run, also of a method that has nothing to train."""
-    parameters = list(method.parameters()) or [torch.zeros(0)]
+    parameters: list[Tensor] = list(method.parameters()) or [torch.zeros(0)]
     more = {"momentum": plan.momentum} if plan.optimizer == "SGD" else {}
-    plugin: type[torch.optim.Optimizer] = getattr(torch.optim, plan.optimizer)
+    plugin: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, plan.optimizer)
     return plugin(parameters, lr=plan.rate(0), weight_decay=plan.weight_decay, **more)
 
 
