@@ -18,7 +18,7 @@ from mlpip_bench.utils.settings import key_of
 
 
 def states_of(method, number: int):
-    """So many models, no two of which predict alike."""
+    """So many models, no two of which predict the same."""
     found = []
     for seed in range(number):
         torch.manual_seed(seed)

@@ -151,7 +151,8 @@ def test_a_tiny_run_has_the_scores_that_it_had(case, tmp_path):
     stored = json.loads(STORED.read_text())["scores"].get(" ".join(case))
     if stored is None:
         pytest.skip(
-            "no scores are stored; PYTHONPATH=tests python tests/execution/test_stored_scores.py stores those of all cases"
+            "no scores are stored; PYTHONPATH=tests "
+            "python tests/execution/test_stored_scores.py stores those of all cases"
         )
     found = tiny_run(*case, tmp_path)
     assert found.keys() == stored.keys()
