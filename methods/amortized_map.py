@@ -4,8 +4,11 @@ psi: weights and bias of a linear classifier, one vector per class.
 q: a point mass, which two networks predict from the class's mean feature.
 Reference: Qiao, Liu, Shen & Yuille, CVPR 2018; Gordon et al., ICLR 2019, section 4, "amortized MAP
 inference".
-Objective: cross-entropy of the queries plus |psi|^2 / (2 sigma^2), shared out over the points of D: minus the
-log-density of the prior N(0, sigma^2 I), up to a constant, once a task. sigma is the setting ``prior_std``.
+Objective: mean cross-entropy of the queries plus |psi|^2 / (2 sigma^2 N), N the number of points of D: minus the
+log-density of the prior N(0, sigma^2 I), up to a constant. sigma is the setting ``prior_std``. The likelihood is
+divided by the number of queries and the prior by that of D, so this is the posterior density of a data set as large
+as D, whose log-likelihood the queries estimate; the queries of training are as many as a budget says, and to have
+more of them does not weaken the prior.
 
 Differences from the paper of Qiao et al.:
 
@@ -75,7 +78,7 @@ class AmortizedMAP(Method[Delta]):
         return Categorical(logits=linear_outputs(features, q.psi.mean), validate_args=False)
 
     def loss(self, batch: TaskBatch) -> Tensor:
-        """Cross-entropy of the queries, minus the prior's log-density per point of D (up to a constant)."""
+        """Mean cross-entropy of the queries, minus the prior's log-density over the number of points of D."""
         q = self.amortize(batch.support)
         penalty = q.psi.mean.square().flatten(1).sum(-1).mean() / (2 * self.settings.prior_std**2)
         return mlpip_loss(self.predictive(q, batch.query.x), batch.query) + penalty / batch.support.y.shape[1]

@@ -49,8 +49,8 @@ class AmortizedVI(Method[Normal]):
     Settings = VariationalSettings
     settings: VariationalSettings
     presets: ClassVar = {
-        "quick": {"*": {"dropout": False}},
-        "paper": PAPER_BUDGETS,
+        "quick": {"*": {"dropout": False}, "views": {"eval_samples": 100}},
+        "paper": {**PAPER_BUDGETS, "views": {"eval_samples": 100}},
     }
     search_space: ClassVar = SEARCH_SPACE
 
@@ -76,7 +76,9 @@ class AmortizedVI(Method[Normal]):
         """Mixture over L samples."""
         features, _ = self.model.features(query_x, q.norm_statistics)
         samples = self.settings.samples if self.training else self.settings.eval_samples
-        return self.model.predictive(features, q.psi, samples, fixed_noise=not self.training)
+        return self.model.predictive(
+            features, q.psi, samples, fixed_noise=not self.training, scramble=self.settings.scramble
+        )
 
     def loss(self, batch: TaskBatch) -> Tensor:
         """Negative evidence lower bound, per point of the likelihood."""

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 from mlpip_bench.inference.budgets import PAPER_BUDGETS
-from mlpip_bench.inference.distributions import MonteCarloMixture, gaussian_linear_predictive
+from mlpip_bench.inference.distributions import class_rank, evaluation_predictive, gaussian_linear_predictive
 from mlpip_bench.inference.gradient_steps import StepCounts
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import elbo
@@ -44,12 +44,14 @@ class NonAmortizedVISettings(VariationalSettings, StepCounts):
 
     Attributes:
         train_steps, test_steps: steps of the fit of a task while training and at evaluation.
-        samples, eval_samples: L of the objective in training, and of the predictive; and of the fit in each.
+        fit_samples: L of a task's bound at evaluation, as ``samples`` is in training; ``eval_samples`` is that of the
+            predictive.
         local_rate: Adam's learning rate for the local parameters.
     """
 
     train_steps: int = 20
     test_steps: int = 100
+    fit_samples: int = 100
     local_rate: float = 0.1
 
     def __post_init__(self) -> None:
@@ -57,6 +59,8 @@ class NonAmortizedVISettings(VariationalSettings, StepCounts):
         StepCounts.__post_init__(self)
         if not 0 < self.local_rate < math.inf:
             raise ValueError(f"local_rate must be positive and finite; got {self.local_rate}")
+        if self.fit_samples < 1:
+            raise ValueError(f"fit_samples must be at least 1; got {self.fit_samples}")
 
 
 class NonAmortizedVI(Method[Normal]):
@@ -107,19 +111,24 @@ class NonAmortizedVI(Method[Normal]):
         return Normal(mean.detach(), std_from_log_variance(log_variance.detach()), validate_args=False)
 
     def _bound(self, features: Tensor, data: Labeled, psi: Normal) -> Tensor:
-        weight = self.kl_weight(self.settings.kl_weight(data.y.shape[1]))
-        return elbo(self._conditional(features, psi), data, psi, self.prior(psi.mean), weight)
-
-    def _conditional(self, features: Tensor, psi: Normal) -> MonteCarloMixture:
-        samples = self.settings.samples if self.training else self.settings.eval_samples
-        return gaussian_linear_predictive(
-            features, psi, samples, noise_std=self.problem.noise_std, fixed_noise=not self.training
+        fixed = not self.training
+        rank = class_rank(data.class_means(features)) if fixed and self.problem.kind == "classification" else None
+        samples = self.settings.samples if self.training else self.settings.fit_samples
+        conditional = gaussian_linear_predictive(
+            features, psi, samples, noise_std=self.problem.noise_std, fixed_noise=fixed, rank=rank
         )
+        weight = self.kl_weight(self.settings.kl_weight(data.y.shape[1]))
+        return elbo(conditional, data, psi, self.prior(psi.mean), weight)
 
     def predictive(self, q: Posterior[Normal], query_x: Tensor) -> Distribution:
-        """Mixture over L samples of the Gaussian outputs (local reparameterization)."""
+        """As training draws it, and at evaluation as amortized VI has it: with the Gaussian outputs of psi."""
         features, _ = self.backbone(query_x, q.norm_statistics)
-        return self._conditional(features, q.psi)
+        settings, noise_std = self.settings, self.problem.noise_std
+        if self.training:
+            return gaussian_linear_predictive(features, q.psi, settings.samples, noise_std=noise_std, fixed_noise=False)
+        return evaluation_predictive(
+            features, q.psi, settings.eval_samples, noise_std=noise_std, scramble=settings.scramble
+        )
 
     def loss(self, batch: TaskBatch) -> Tensor:
         """Negative evidence lower bound at the fitted q, per point of the likelihood."""

@@ -9,7 +9,8 @@ Reference: Gordon, Bronskill, Bauer, Nowozin & Turner, ICLR 2019; section 5.1 (t
 appendices D and E (networks).
 Objective: the predictive log-loss of held-out queries, Eq. 4: -log 1/L sum_l p(y | x, psi_l, theta), averaged
 over tasks and queries, with psi_l drawn from q. Logits are drawn, not weights (local reparameterization). At
-evaluation the L points are fixed quasi-Monte-Carlo ones, so a prediction depends on q and its query alone.
+evaluation the L points are fixed quasi-Monte-Carlo ones, so a prediction depends on q and its query alone; in
+regression the predictive is in closed form there.
 
 Differences from the paper:
 
@@ -17,7 +18,7 @@ Differences from the paper:
 - Four amortization networks, and the bias is inferred, as in the paper's code; its Table D.3 has one network
   with two outputs, and no bias.
 - Log-variances are clamped.
-- Evaluation uses more samples than training (100 against 10), and fixed ones; the paper's code uses 10
+- Evaluation uses more samples than training (1,024 against 10), and fixed ones; the paper's code uses 10
   throughout.
 - The toy benches train on the closed form of Eq. 3, since the paper does not say its L there.
 - In view reconstruction L is 1, as in the paper; images are generated at the mean of q, and gradients are not
@@ -46,17 +47,21 @@ class VersaSettings:
 
     Attributes:
         samples: L of the training objective; 0 is the closed form, in regression.
-        eval_samples: L at evaluation; 0 likewise, and 1 is the mean of q.
+        eval_samples: L at evaluation; 1 is the mean of q. Regression is in closed form there, whatever it is.
+        scramble: which set of fixed points of that number, each as good as the others.
         dropout: whether training drops activations at the bench's rate.
     """
 
     samples: int = 10
-    eval_samples: int = 100
+    eval_samples: int = 1024
+    scramble: int = 0
     dropout: bool = True
 
     def __post_init__(self) -> None:
         if min(self.samples, self.eval_samples) < 0:
             raise ValueError(f"samples and eval_samples must not be negative; got {self.samples}, {self.eval_samples}")
+        if self.scramble < 0:
+            raise ValueError(f"scramble must not be negative; got {self.scramble}")
 
 
 _EXACT = {"samples": 0, "eval_samples": 0}
@@ -99,7 +104,9 @@ class Versa(Method[Normal]):
         """Mixture over L samples (the inner sum of Eq. 4)."""
         features, _ = self.model.features(query_x, q.norm_statistics)
         samples = self.settings.samples if self.training else self.settings.eval_samples
-        return self.model.predictive(features, q.psi, samples, fixed_noise=not self.training)
+        return self.model.predictive(
+            features, q.psi, samples, fixed_noise=not self.training, scramble=self.settings.scramble
+        )
 
     def loss(self, batch: TaskBatch) -> Tensor:
         """Predictive log-loss (Eq. 4)."""

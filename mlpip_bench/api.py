@@ -138,7 +138,8 @@ class Model:
     """A trained model, ready to adapt to a task and to predict.
 
     Attributes:
-        method: the module, which holds the parameters that were best on validation; in evaluation mode.
+        method: the module, which holds the parameters that were best on validation, by the bench's first metric (for
+            images, accuracy); in evaluation mode. ``training.best_by`` has those of the others.
         trial: what it was trained on, and how.
         training: how training went: ``history``, ``best_iteration``, ``seconds``.
     """
@@ -328,9 +329,10 @@ def evaluate(
     with trial.numerics.applied(trial.device):
         alone = is_inductive(method, test.batch(0, 1))
         evaluation = Evaluation(method, "best", test, trial.plan.test_tasks, reporter, trial.title)
+        chooses = trial.family.validation_metrics[0].name
         for name in chosen:
             began = time.monotonic()
-            scores = scores_of_protocol(name, evaluation)
+            scores = [dataclasses.replace(s, chosen_by=chooses) for s in scores_of_protocol(name, evaluation)]
             took = time.monotonic() - began
             records.append(make_record(trial, method, model.training, name, scores, alone, took, {}))
     return to_frame(records)

@@ -39,7 +39,7 @@ from mlpip_bench.evaluation.metrics import Metric
 from mlpip_bench.evaluation.protocol import Contender, SideBySideProtocol, scores_of
 from mlpip_bench.records.record import Scores
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
-from mlpip_bench.training.loop import adam, descend
+from mlpip_bench.training.loop import descend, optimizer_of
 from mlpip_bench.utils.errors import TrialError, one_line
 from mlpip_bench.utils.process_state import ProcessState
 from mlpip_bench.utils.progress import Reporter
@@ -148,7 +148,7 @@ def _jobs(contender: Contender, tasks: _Tasks) -> list[_Job]:
     ]
     for name, values in VARIANTS.items():
         own = getattr(method.settings, name, 0)
-        if own == 0 or (name == "eval_samples" and method.problem.kind == "reconstruction"):
+        if own == 0 or (name == "eval_samples" and method.problem.kind != "classification"):
             continue  # nothing to vary: it is not there, a closed form, or a mean
         for value in values:
             condition: dict[str, str | int | float] = {"regime": "latency", name.partition("_")[2]: value}
@@ -286,13 +286,13 @@ class _TrainingJob(_Job):
         size = contender.plan.tasks_per_batch
         super().__init__(contender, condition, math.ceil(tasks / size), size)
         self._method = contender.build()
-        self._optimizer = adam(self._method, contender.plan)
+        self._optimizer = optimizer_of(self._method, contender.plan)
         self._first = 0
 
     def _step(self) -> None:
         self._method.train()
         batch = self.contender.streams["train"].batch(self._first, self.size)
-        descend(self._method.loss(batch), self._optimizer)
+        descend(self._method.loss(batch), self._optimizer, self.contender.plan.clip_norm)
         self._first += self.size
 
     def prepare(self) -> None:

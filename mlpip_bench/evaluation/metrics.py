@@ -22,6 +22,21 @@ def _no_score(predictive: Distribution, y: Tensor) -> Tensor:  # noqa: ARG001
     raise TypeError("this metric is no function of a predictive and its targets")
 
 
+def _checked(
+    name: str, score: Callable[[Distribution, Tensor], Tensor], predictive: Distribution, y: Tensor
+) -> Float[Tensor, " task"]:
+    """The score, of targets that have the predictive's shape: others would be broadcast, and give a number."""
+    shape = predictive.batch_shape + predictive.event_shape
+    if y.shape != shape:
+        raise ValueError(
+            f"targets of {name} must have the shape of the predictive, {tuple(shape)}; got {tuple(y.shape)}"
+        )
+    scores = score(predictive, y)
+    if scores.shape != shape[:1]:
+        raise ValueError(f"{name} must give one score a task, {shape[0]}; got the shape {tuple(scores.shape)}")
+    return scores
+
+
 @dataclass(frozen=True)
 class Metric:
     """A score with its unit and its direction.
@@ -32,12 +47,18 @@ class Metric:
         better: which way is good.
         score: (predictive with batch shape ``(task, point)``, targets ``[task, point]``) -> ``[task]``; left
             out where a protocol computes the scores from something else.
+        chosen_by: the metric of validation that chooses the model which is measured, where validation has that one;
+            else the first does.
     """
 
     name: str
     unit: str
     better: Better
     score: Callable[[Distribution, Tensor], Float[Tensor, " task"]] = _no_score
+    chosen_by: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "score", functools.partial(_checked, self.name, self.score))
 
 
 def _accuracy(predictive: Distribution, y: Tensor) -> Tensor:
@@ -125,16 +146,20 @@ def reliability(predictive: Distribution, y: Tensor) -> dict[str, tuple[float, .
 ACCURACY = Metric("accuracy", "fraction", "higher", _accuracy)
 """Share of queries whose class is the argmax of the mean predictive probability (not of mean raw logits)."""
 
-NLL = Metric("nll", "nats per query", "lower", _nll)
-"""Negative log predictive density, averaged over a task's queries (paper, Table 1)."""
+NLL = Metric("nll", "nats per query", "lower", _nll, "nll")
+"""Negative log predictive density, averaged over a task's queries (paper, Table 1).
 
-BRIER = Metric("brier", "squared error per query", "lower", _brier)
+A probability of exactly 0 for the right class makes it infinite, whether the predictive has probabilities or logits:
+there is then no NLL of the model, and its other scores stand. Nothing is clipped.
+"""
+
+BRIER = Metric("brier", "squared error per query", "lower", _brier, "nll")
 """Sum over classes of (probability - [class is right])^2, from 0 to 2, averaged over a task's queries (Brier 1950)."""
 
 ECE_BINS = 15
 """Equal-width bins of the top probability, as in Guo et al. 2017."""
 
-ECE = Metric("ece", "fraction", "lower", _ece)
+ECE = Metric("ece", "fraction", "lower", _ece, "nll")
 """Expected calibration error (Guo et al. 2017): |accuracy - mean confidence| of a bin, weighted by its queries.
 
 The bins pool the queries of all tasks that come in one call, which must be all test tasks: a task has too few queries
@@ -158,4 +183,4 @@ SSIM_RANGE_2 = Metric("ssim_range_2", "index", "higher", functools.partial(_ssim
 VALIDATION: Mapping[TaskKind, tuple[Metric, ...]] = MappingProxyType(
     {"classification": (ACCURACY, NLL), "regression": (NLL,), "reconstruction": (MSE,)}
 )
-"""What validation measures; the first metric chooses the best model."""
+"""What validation measures. The first metric chooses the best model; scores of probabilities are of NLL's choice."""

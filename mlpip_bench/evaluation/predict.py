@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
 from mlpip_bench.evaluation.metrics import Metric
-from mlpip_bench.inference.distributions import Delta, MonteCarloMixture, to_float64, where_float64_is
+from mlpip_bench.inference.distributions import Delta, GaussianSoftmax, MonteCarloMixture, to_float64, where_float64_is
 from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.nn.backbone import features_once
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
@@ -21,7 +22,7 @@ from mlpip_bench.utils.progress import Step
 from mlpip_bench.utils.seeding import seed_from
 
 _TASKS_AT_ONCE = {"cpu": 20, "cuda": 50}
-_PROBABILITIES_AT_ONCE = 120_000  # of a chunk of tasks; a hundredfold while samples are averaged
+_PROBABILITIES_AT_ONCE = 120_000  # of a chunk of tasks; samples are averaged a part at a time
 Predictions = list[tuple[Distribution, Tensor]]
 
 
@@ -145,20 +146,34 @@ def _cuda(stream: Stream) -> list[torch.device]:
 
 
 def _reduced(predictive: Distribution) -> Distribution:
-    if isinstance(predictive, MonteCarloMixture) and isinstance(predictive.components, Categorical):
+    if isinstance(predictive, GaussianSoftmax) or (
+        isinstance(predictive, MonteCarloMixture) and isinstance(predictive.components, Categorical)
+    ):
         return Categorical(logits=predictive.log_probs, validate_args=False)
     return predictive
+
+
+class ZeroProbabilityError(TrialError):
+    """The predictive rules out what came."""
 
 
 def score(metric: Metric, predictions: Predictions) -> list[float]:
     """One score a task.
 
     Raises:
+        ZeroProbabilityError: a log-loss that is infinite.
         TrialError: a score that is not finite; it would poison every mean.
     """
     scores = torch.cat([metric.score(predictive, y) for predictive, y in predictions])
     if not scores.isfinite().all():
         task = int((~scores.isfinite()).nonzero()[0])
+        if scores[task] == math.inf and metric.unit.startswith("nats"):
+            raise ZeroProbabilityError(
+                f"{metric.name} is infinite on task {task}, and on {int((scores == math.inf).sum()) - 1} others of "
+                f"{len(scores)}: the predictive gives what came a probability of exactly 0, which says that it cannot "
+                "come. Give logits in place of probabilities that round to 0, or every class some probability; nothing "
+                "is clipped. Accuracy is not affected."
+            )
         raise TrialError(
             f"{metric.name} is {float(scores[task])} on task {task}: the model's predictions are not finite."
         )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import abc
 import copy
+import dataclasses
 import functools
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MethodType
@@ -59,6 +61,10 @@ class SideBySideProtocol(MeasurementRule):
         """Scores over repeats for each of the trained models, or why one that failed has none."""
 
 
+SCRAMBLES, SCRAMBLED_TASKS = 3, 100
+"""Sets of fixed points that are compared, and first test tasks that they are compared on; the means are recorded."""
+
+
 class Evaluation:
     """A trained model in front of a bench's fixed test tasks; protocols ask it for scores.
 
@@ -92,6 +98,18 @@ class Evaluation:
         """Predictives and targets of the test tasks, computed once."""
         return self.predict()
 
+    @functools.cached_property
+    def scrambled(self) -> list[Predictions]:
+        """Predictives of the first test tasks under several sets of fixed points; none for a method without a choice.
+
+        A method whose class probabilities are averages over fixed points has the setting ``scramble``.
+        """
+        settings = self.method.settings
+        if self.method.problem.kind != "classification" or not hasattr(settings, "scramble"):
+            return []
+        sets = [dataclasses.replace(settings, scramble=settings.scramble + i) for i in range(SCRAMBLES)]
+        return predict_each(self.method, self.stream, min(self.tasks, SCRAMBLED_TASKS), sets)
+
     def predict(self, note: str = "", *, one_at_a_time: bool = False) -> Predictions:
         """A pass over the test tasks of its own, for a protocol that changes how they are predicted."""
         title = f"{self._title}, {note}" if note else self._title
@@ -117,9 +135,22 @@ class Evaluation:
         predictions: Predictions | None = None,
         condition: Mapping[str, str | int | float] | None = None,
     ) -> list[Scores]:
-        """Each metric on the predictions, by default those under the bench's own test condition."""
+        """Each metric on the predictions, by default those under the bench's own test condition.
+
+        With those, and a method that averages over fixed points, the detail ``scramble_means`` has the mean score of
+        the first test tasks under each of several sets of points.
+        """
+        sets = self.scrambled if predictions is None else []
         predictions = self.predictions if predictions is None else predictions
-        return [self.labeled(metric, score(metric, predictions), condition=condition) for metric in metrics]
+        return [
+            self.labeled(
+                metric,
+                score(metric, predictions),
+                condition=condition,
+                detail={"scramble_means": tuple(statistics.fmean(score(metric, s)) for s in sets)} if sets else None,
+            )
+            for metric in metrics
+        ]
 
     def labeled(
         self,

@@ -16,7 +16,7 @@ from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.status import Standing
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.training.checkpoints import iterations_done
-from mlpip_bench.training.loop import adam, descend
+from mlpip_bench.training.loop import descend, optimizer_of
 from mlpip_bench.utils.device import most_resident_bytes
 from mlpip_bench.utils.progress import Reporter
 from mlpip_bench.utils.timers import Stopwatch, peak_bytes
@@ -71,11 +71,11 @@ def _reached(trial: Trial, config: RunConfig) -> int:
 def _estimate(trial: Trial, protocols: Sequence[str], reached: int, held: int) -> Estimate:
     plan, device = trial.plan, trial.device
     method, streams = trial.build_method(), trial.streams()
-    optimizer = adam(method, plan)
+    optimizer = optimizer_of(method, plan)
 
     def train_step() -> None:
         method.train()
-        descend(method.loss(streams["train"].batch(0, plan.tasks_per_batch)), optimizer)
+        descend(method.loss(streams["train"].batch(0, plan.tasks_per_batch)), optimizer, plan.clip_norm)
 
     validations = plan.iterations // plan.validate_every - reached // plan.validate_every
     with trial.numerics.applied(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -88,7 +88,8 @@ def _estimate(trial: Trial, protocols: Sequence[str], reached: int, held: int) -
         vars(evaluation).pop("predictions")
         test = sum(_seconds(lambda: _measure(name, evaluation), device) for name in protocols) / evaluation.tasks  # noqa: B023
     left = plan.iterations - reached
-    models = 2 if left or plan.iterations > plan.validate_every else 1  # the best, and the last unless it is the best
+    # The best, by one metric or by two, and the last unless it is the best.
+    models = 2 if left or plan.iterations > plan.validate_every else 1
     seconds = left * step + validations * plan.validation_tasks * validation + models * plan.test_tasks * test
     return Estimate(seconds, max(step_bytes, test_bytes) + (held if device.type == "cpu" else 0))
 

@@ -20,7 +20,7 @@ from mlpip_bench.evaluation.protocol import Contender, EvalProtocol, Evaluation,
 from mlpip_bench.execution.fingerprint import NUMBERS_VERSION, engine_code, requirements
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.method import Method
-from mlpip_bench.records.predictions import Predictions, Split, save, stem
+from mlpip_bench.records.predictions import OfTrial, Predictions, Split, save, stem
 from mlpip_bench.records.record import Model, PredictionsFile, Record, Scores
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.training.checkpoints import State, TrainingState, add_environment, iterations_done, load_checkpoint
@@ -60,7 +60,7 @@ def train_and_measure(
     with trial.numerics.applied(trial.device):
         began = time.monotonic()
         method = compiled_for_tests(method, trial.numerics)
-        found: dict[tuple[Split, Model], Predictions] | None = {} if predictions else None
+        found: dict[tuple[Split, int], Predictions] | None = {} if predictions else None
         measured, failed = _measure(trial, method, trained, streams, protocols, reporter, found)
         inductive = bool(measured) and is_inductive(method, streams["test"].batch(0, 1))
         kept = _keep(trial, found, folder, reporter) if measured and found else None
@@ -204,6 +204,7 @@ def make_record(
             "tasks_seen": trained.iteration * trial.plan.tasks_per_batch,
             "seconds": trained.seconds,
             "best_iteration": trained.best_iteration,
+            "chosen": {name: iteration for name, (iteration, _) in _chosen(trial, trained).items()},
             "history": trained.history,
             **({"environments": trained.environments} if len(trained.environments) > 1 else {}),
         },
@@ -236,50 +237,71 @@ def _measure(
     streams: Mapping[str, Stream],
     protocols: Sequence[str],
     reporter: Reporter,
-    found: dict[tuple[Split, Model], Predictions] | None,
+    kept: dict[tuple[Split, int], Predictions] | None,
 ) -> tuple[dict[str, list[Scores]], dict[str, BaseException]]:
-    """By protocol, the scores of the best model and of the last one; and the errors of protocols that failed.
+    """By protocol, the scores of the models that validation chose and of the last; and the errors of those that failed.
 
-    They are measured once if the two models are one. Predictions that the protocols ask for are added to ``found``,
+    A score is of the model that its metric chooses by, so accuracy and NLL may be of two models of one training.
+    Models of one iteration are one, and measured once. Predictions that the protocols ask for are added to ``kept``,
     with those of the validation tasks.
     """
     scores: dict[str, list[Scores]] = {name: [] for name in protocols}
     failed: dict[str, BaseException] = {}
-    states: dict[Model, State] = {"best": trained.best_model, "last": trained.model}
-    if trained.best_iteration == trained.iteration:
-        del states["last"]
-    for model, state in states.items():
+    chosen = _chosen(trial, trained)
+    first = next(iter(chosen))
+    by_metric = {
+        name: {m.name: m.chosen_by if m.chosen_by in chosen else first for m in registry.protocol(name).metrics}
+        for name in protocols
+    }
+    states = {**dict(chosen.values()), trained.iteration: trained.model}
+    for iteration, state in states.items():
         method.load_state_dict(state)
-        evaluation = Evaluation(method, model, streams["test"], trial.plan.test_tasks, reporter, trial.title)
+        last = iteration == trained.iteration
+        which: Model = "best" if iteration in dict(chosen.values()) else "last"
+        evaluation = Evaluation(method, which, streams["test"], trial.plan.test_tasks, reporter, trial.title)
         for name in [n for n in protocols if n not in failed]:
+            if not last and iteration not in {chosen[by][0] for by in by_metric[name].values()}:
+                continue
             try:
-                scores[name] += scores_of_protocol(name, evaluation)
+                found = scores_of_protocol(name, evaluation)
             except UserError:
                 raise
             except (Exception, SystemExit) as error:  # one that fails takes no other with it
                 failed[name] = error
-        if found is not None and "predictions" in vars(evaluation) and method.problem.kind != "reconstruction":
+                continue
+            for score in found:
+                by = by_metric[name].get(score.metric, first)
+                if chosen[by][0] == iteration:
+                    scores[name].append(dataclasses.replace(score, model="best", chosen_by=by))
+                if last:
+                    scores[name].append(dataclasses.replace(score, model="last", chosen_by=""))
+        if kept is not None and "predictions" in vars(evaluation) and method.problem.kind != "reconstruction":
             validation = predict(method, streams["validation"], trial.plan.validation_tasks)
             try:
                 both: dict[Split, Any] = {"test": evaluation.predictions, "validation": validation}
-                found.update({(split, model): to_keep(predicted) for split, predicted in both.items()})
+                kept.update({(split, iteration): to_keep(predicted) for split, predicted in both.items()})
             except ValueError as error:
-                reporter.say(f"{trial.title}: the predictions of its {model} model are not kept: {error}")
-    if "last" not in states:
-        scores = {name: best + [dataclasses.replace(s, model="last") for s in best] for name, best in scores.items()}
+                reporter.say(
+                    f"{trial.title}: the predictions of its model of iteration {iteration} are not kept: {error}"
+                )
     method.load_state_dict(trained.best_model)  # which the method holds from here on
     return {name: found for name, found in scores.items() if name not in failed}, failed
 
 
-def _keep(
-    trial: Trial, found: Mapping[tuple[Split, Model], Predictions], folder: Path, reporter: Reporter
-) -> PredictionsFile | None:
+def _keep(trial: Trial, found: OfTrial, folder: Path, reporter: Reporter) -> PredictionsFile | None:
     """Write predictions next to the records that are made of them."""
     try:
         return save(found, trial.record_path(folder, "").parent, stem(trial.seed, trial.training_key))
     except ValueError as error:
         reporter.say(f"{trial.title}: {error}; they are not kept")
         return None
+
+
+def _chosen(trial: Trial, trained: TrainingState) -> dict[str, tuple[int, State]]:
+    """Iteration and state of the model that each metric of validation chose, that of the first metric first."""
+    first = trial.family.validation_metrics[0].name
+    others = {name: (best["iteration"], best["model"]) for name, best in trained.best_by.items()}
+    return {first: (trained.best_iteration, trained.best_model), **others}
 
 
 def scores_of_protocol(name: str, evaluation: Evaluation) -> list[Scores]:

@@ -77,7 +77,8 @@ class Trial:
             "queries": self.queries,
             "norm": self.norm,
             "preset": self.preset,
-            **as_json(self.plan),
+            **{name: value for name, value in as_json(self.plan).items() if name not in self.plan.OPTIONAL},
+            **key_of(self.plan),
             **key_of(self.numerics),
             "settings": as_json(self.settings),
         }

@@ -10,7 +10,7 @@ import math
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, Normal, constraints
 from torch.distributions.constraints import Constraint
@@ -119,6 +119,62 @@ class MonteCarloMixture(Distribution):
         return draws.gather(len(shape), pick).squeeze(len(shape))
 
 
+class GaussianSoftmax(Distribution):
+    """Class probabilities of a softmax whose logits are independent Gaussians, averaged over fixed points.
+
+    E[softmax(z)] by quasi-Monte-Carlo points in ``way`` dimensions. A class has the dimension of its rank in the task,
+    so that relabeling the classes relabels the probabilities and nothing else. The points are gone through a part at
+    a time, which keeps the memory small whatever their number.
+
+    Args:
+        logits: batch shape ``[task, point, way]``.
+        points: standard normal, ``[sample, way]``.
+        rank: of each class, from :func:`class_rank`.
+    """
+
+    arg_constraints: ClassVar[dict[str, Constraint]] = {}
+
+    def __init__(self, logits: Normal, points: Tensor, rank: Int[Tensor, "task way"]) -> None:
+        self.gaussian, self.points, self.rank = logits, points, rank
+        super().__init__(logits.batch_shape[:-1], validate_args=False)
+
+    @property
+    def support(self) -> Constraint:
+        """The classes."""
+        return constraints.integer_interval(0, self.rank.shape[-1] - 1)
+
+    @functools.cached_property
+    def log_probs(self) -> Tensor:
+        """Log of the mean class probabilities, ``[task, point, way]``."""
+        mean, std = self.gaussian.mean, self.gaussian.stddev
+        points = self.points.to(mean)
+        at_once = max(1, _LOGITS_AT_ONCE.get(mean.device.type, 2**22) // max(mean.numel(), 1))
+        total = torch.full_like(mean, -math.inf)
+        for part in points.split(at_once):
+            drawn = mean + std * part[:, self.rank].unsqueeze(2)
+            total = torch.logaddexp(total, drawn.log_softmax(-1).logsumexp(0))
+        return total - math.log(len(points))
+
+    @property
+    def probs(self) -> Tensor:
+        """Mean class probabilities, ``[task, point, way]``."""
+        return self.log_probs.exp()
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log of the mean probability of a class."""
+        log_prob: Tensor = Categorical(logits=self.log_probs, validate_args=False).log_prob(value)
+        return log_prob
+
+    def sample(self, sample_shape: Any = _NO_SHAPE) -> Tensor:
+        """Classes."""
+        drawn: Tensor = Categorical(logits=self.log_probs, validate_args=False).sample(sample_shape)
+        return drawn
+
+
+_LOGITS_AT_ONCE = {"cpu": 2**18}
+"""Of all points of a part; on a CPU few enough for the cache."""
+
+
 def linear_gaussian_outputs(features: Float[Tensor, "task point feature"], psi: Normal) -> Normal:
     """Distribution of a linear layer's outputs (logits, or a regression's mean) whose weights are Gaussian.
 
@@ -144,19 +200,39 @@ def linear_outputs(
     return torch.baddbmm(psi[..., -1:].mT, features, psi[..., :-1].mT)
 
 
-def sampled_normal(normal: Normal, samples: int, *, fixed_noise: bool) -> Float[Tensor, sample * batch]:
-    """Reparameterized draws, with noise drawn afresh or, if fixed, the same for all but the last dimension."""
+def class_rank(values: Float[Tensor, "task way feature"]) -> Int[Tensor, "task way"]:
+    """The place of each class in its task, in the order of sums of its values: another labeling has the same places."""
+    return values.sum(-1).argsort(-1).argsort(-1)
+
+
+def sampled_normal(
+    normal: Normal, samples: int, *, fixed_noise: bool, rank: Int[Tensor, "task way"] | None = None
+) -> Float[Tensor, sample * batch]:
+    """Reparameterized draws, with noise drawn afresh or, if fixed, the same for all but the last dimension.
+
+    Args:
+        normal: batch shape ``[task, ...]``.
+        samples: how many.
+        fixed_noise: whether the noise is that of the fixed points.
+        rank: of the last dimension's coordinates in each task, which dimension of the fixed points each has; None for
+            their own order.
+    """
     mean = normal.mean
     if fixed_noise:
-        points: Tensor = _sobol_normal(samples, mean.shape[-1])
-        noise = points.to(mean).view(samples, *(1,) * (mean.dim() - 1), -1)
+        points: Tensor = sobol_normal(samples, mean.shape[-1]).to(mean)
+        noise = points.view(samples, *(1,) * (mean.dim() - 1), -1) if rank is None else points[:, rank].unsqueeze(2)
     else:
         noise = torch.randn(samples, *mean.shape, dtype=mean.dtype, device=mean.device)
     return mean + normal.stddev * noise
 
 
 def sampled_predictive(
-    outputs: Normal, samples: int, *, noise_std: float | None = None, fixed_noise: bool
+    outputs: Normal,
+    samples: int,
+    *,
+    noise_std: float | None = None,
+    fixed_noise: bool,
+    rank: Int[Tensor, "task way"] | None = None,
 ) -> MonteCarloMixture:
     """Predictive of a model with Gaussian outputs, by ``samples`` draws of them.
 
@@ -167,10 +243,11 @@ def sampled_predictive(
             target given the one output.
         fixed_noise: ``False`` draws noise afresh for each point, from torch's generator (training).
             ``True`` uses one fixed set of L quasi-Monte-Carlo points, a scrambled Sobol sequence in
-            ``way`` dimensions, for every point: a prediction is then a function of q and its query
-            alone, whatever else is in the batch (evaluation).
+            ``way`` dimensions, for every point: what is made of them is then a function of q and its query
+            alone, whatever else is in the batch.
+        rank: of each class, which dimension of the fixed points it has.
     """
-    drawn = sampled_normal(outputs, samples, fixed_noise=fixed_noise)
+    drawn = sampled_normal(outputs, samples, fixed_noise=fixed_noise, rank=rank)
     if noise_std is None:
         return MonteCarloMixture(Categorical(logits=drawn, validate_args=False))
     return MonteCarloMixture(Normal(drawn.squeeze(-1), noise_std, validate_args=False))
@@ -183,10 +260,34 @@ def gaussian_linear_predictive(
     *,
     noise_std: float | None,
     fixed_noise: bool,
+    rank: Int[Tensor, "task way"] | None = None,
 ) -> MonteCarloMixture:
     """Predictive of a linear classifier or regression with Gaussian weights; arguments as of the two above."""
     outputs = linear_gaussian_outputs(features, psi)
-    return sampled_predictive(outputs, samples, noise_std=noise_std, fixed_noise=fixed_noise)
+    return sampled_predictive(outputs, samples, noise_std=noise_std, fixed_noise=fixed_noise, rank=rank)
+
+
+def evaluation_predictive(
+    features: Float[Tensor, "task point feature"],
+    psi: Normal,
+    samples: int,
+    *,
+    noise_std: float | None,
+    scramble: int = 0,
+) -> Distribution:
+    """Predictive of the same without noise of its own: in closed form in regression, else by fixed points.
+
+    Args:
+        features: h(x).
+        psi: factorized Gaussian over ``[task, way, feature + 1]``.
+        samples: number of points; nothing to a regression.
+        noise_std: None for a softmax.
+        scramble: which of the scrambled point sets.
+    """
+    if noise_std is not None:
+        return closed_form_predictive(features, psi, noise_std=noise_std)
+    points = sobol_normal(samples, psi.mean.shape[1], scramble)
+    return GaussianSoftmax(linear_gaussian_outputs(features, psi), points, class_rank(psi.mean))
 
 
 def closed_form_predictive(features: Float[Tensor, "task point feature"], psi: Normal, *, noise_std: float) -> Normal:
@@ -201,14 +302,14 @@ def closed_form_predictive(features: Float[Tensor, "task point feature"], psi: N
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # it would draw anew at each call, behind the cache
 @functools.lru_cache(maxsize=32)
-def _sobol_normal(samples: int, dimensions: int) -> Tensor:
+def sobol_normal(samples: int, dimensions: int, scramble: int = 0) -> Tensor:
     """Standard normal quasi-Monte-Carlo points, ``[samples, dimensions]`` in float64.
 
-    A single point is the center, so that one sample of a Gaussian is its mean.
+    A single point is the center, so that one sample of a Gaussian is its mean. Sets of other scrambles are as good.
     """
     if samples == 1:
         return torch.zeros(1, dimensions, dtype=torch.float64)
-    uniform: Tensor = torch.quasirandom.SobolEngine(dimensions, scramble=True, seed=0).draw(
+    uniform: Tensor = torch.quasirandom.SobolEngine(dimensions, scramble=True, seed=scramble).draw(
         samples, dtype=torch.float64
     )
     normal: Tensor = torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))
@@ -236,11 +337,14 @@ def to_float64(distribution: Distribution) -> Distribution:
 
 @to_float64.register
 def _(distribution: Categorical) -> Categorical:
-    return Categorical(logits=where_float64_is(distribution.logits).double(), validate_args=False)
+    # Probabilities that it was made of are taken as they are: torch clips them where it makes logits of them.
+    given = distribution._param
+    logits = given if given is vars(distribution).get("logits") else where_float64_is(given).double().log()
+    return Categorical(logits=where_float64_is(logits).double(), validate_args=False)
 
 
 @to_float64.register
-def _(distribution: Normal) -> Normal:
+def _normal_to_float64(distribution: Normal) -> Normal:
     loc, scale = (where_float64_is(x).double() for x in (distribution.loc, distribution.scale))
     return Normal(loc, scale, validate_args=False)
 
@@ -254,3 +358,9 @@ def _(distribution: Independent) -> Independent:  # type: ignore[type-arg]  # no
 @to_float64.register
 def _(distribution: MonteCarloMixture) -> MonteCarloMixture:
     return MonteCarloMixture(to_float64(distribution.components))
+
+
+@to_float64.register
+def _(distribution: GaussianSoftmax) -> GaussianSoftmax:
+    rank = where_float64_is(distribution.rank)
+    return GaussianSoftmax(_normal_to_float64(distribution.gaussian), distribution.points, rank)

@@ -15,13 +15,13 @@ from torch.distributions import Distribution, Independent, Normal
 
 from mlpip_bench.inference.distributions import (
     MonteCarloMixture,
-    closed_form_predictive,
+    evaluation_predictive,
     gaussian_linear_predictive,
     sampled_normal,
 )
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.nn.amortization import amortization
-from mlpip_bench.nn.layers import mlp, std_from_log_variance
+from mlpip_bench.nn.layers import last_bias, mlp, std_from_log_variance
 from mlpip_bench.nn.normalization import Statistics
 from mlpip_bench.nn.views import ViewGenerator
 from mlpip_bench.tasks.batch import Labeled
@@ -44,9 +44,15 @@ class GaussianModel(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def predictive(
-        self, features: Float[Tensor, "task point feature"], psi: Normal, samples: int, *, fixed_noise: bool
+        self,
+        features: Float[Tensor, "task point feature"],
+        psi: Normal,
+        samples: int,
+        *,
+        fixed_noise: bool,
+        scramble: int = 0,
     ) -> Distribution:
-        """q(y | x, D), a mixture over ``samples`` draws of psi; ``fixed_noise`` is for evaluation."""
+        """q(y | x, D) over ``samples`` draws of psi; ``fixed_noise``, of which ``scramble`` is, is for evaluation."""
 
 
 def gaussian_model(problem: Problem, *, dropout: bool, initial_log_variance: float = 0.0) -> GaussianModel:
@@ -92,12 +98,13 @@ class LinearModel(GaussianModel):
         """Of the amortization network."""
         return self.amortizer.log_variance_biases()
 
-    def predictive(self, features: Tensor, psi: Normal, samples: int, *, fixed_noise: bool) -> Distribution:
-        """By local reparameterization; ``samples=0`` is the closed form, which regression alone has."""
-        if samples == 0:
-            assert self.noise_std is not None
-            return closed_form_predictive(features, psi, noise_std=self.noise_std)
-        return gaussian_linear_predictive(features, psi, samples, noise_std=self.noise_std, fixed_noise=fixed_noise)
+    def predictive(
+        self, features: Tensor, psi: Normal, samples: int, *, fixed_noise: bool, scramble: int = 0
+    ) -> Distribution:
+        """By local reparameterization, in regression in closed form: at evaluation, and where ``samples`` is 0."""
+        if fixed_noise or samples == 0:
+            return evaluation_predictive(features, psi, samples, noise_std=self.noise_std, scramble=scramble)
+        return gaussian_linear_predictive(features, psi, samples, noise_std=self.noise_std, fixed_noise=False)
 
 
 class ViewModel(GaussianModel):
@@ -134,9 +141,17 @@ class ViewModel(GaussianModel):
 
     def log_variance_biases(self) -> list[Tensor]:
         """Of the last layer."""
-        return [self.log_variance[-1].bias]
+        return [last_bias(self.log_variance)]
 
-    def predictive(self, features: Tensor, psi: Normal, samples: int, *, fixed_noise: bool) -> MonteCarloMixture:
+    def predictive(
+        self,
+        features: Tensor,
+        psi: Normal,
+        samples: int,
+        *,
+        fixed_noise: bool,
+        scramble: int = 0,  # noqa: ARG002  # what is scored is the mean image
+    ) -> MonteCarloMixture:
         """Generated images under pixel noise; one draw of psi serves all points of a task."""
         drawn = sampled_normal(psi, samples, fixed_noise=fixed_noise)
         drawn = drawn.unsqueeze(2).expand(-1, -1, features.shape[1], -1)

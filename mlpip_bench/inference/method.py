@@ -75,17 +75,25 @@ class Problem:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Budget and optimizer of a meta-training run; Adam throughout.
+    """Budget and optimizer of a meta-training run.
 
     Attributes:
         iterations: optimizer steps.
         tasks_per_batch: tasks of each step.
         train_queries: queries per class in training.
-        learning_rate: Adam's.
+        learning_rate: the optimizer's.
         halve_every: halve the learning rate every so many iterations; 0 keeps it constant.
         validate_every: iterations between validations, which choose the best model.
         validation_tasks: tasks of a validation, always the same.
         test_tasks: tasks of the fixed test stream.
+        optimizer: of ``torch.optim``.
+        momentum: of SGD; 0 for none.
+        weight_decay: as the optimizer has it; 0 for none.
+        clip_norm: largest norm of the gradient, to which longer ones are shortened; 0 leaves them.
+        schedule: of ``torch.optim.lr_scheduler``, in place of ``halve_every``: a cosine from the learning rate to 0 at
+            the last iteration, or the rate times ``gamma`` every ``step_size`` iterations.
+        step_size, gamma: of StepLR.
+        warmup: iterations in which the rate rises linearly from a third of it (LinearLR), before the schedule begins.
     """
 
     iterations: int
@@ -96,12 +104,52 @@ class TrainingPlan:
     validate_every: int = 250
     validation_tasks: int = 100
     test_tasks: int = 600
+    optimizer: Literal["Adam", "AdamW", "SGD"] = "Adam"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+    schedule: Literal["constant", "CosineAnnealingLR", "StepLR"] = "constant"
+    step_size: int = 0
+    gamma: float = 0.1
+    warmup: int = 0
+
+    MAY_BE_0: ClassVar = ("halve_every", "momentum", "weight_decay", "clip_norm", "step_size", "warmup")
+    OPTIONAL: ClassVar = (
+        "optimizer", "momentum", "weight_decay", "clip_norm", "schedule", "step_size", "gamma", "warmup",
+    )  # fmt: skip
+    """Fields that a record leaves out where they are at their defaults."""
 
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if not 0 <= value < math.inf or (value == 0 and f.name != "halve_every"):
+            if isinstance(value, str):
+                continue
+            if not 0 <= value < math.inf or (value == 0 and f.name not in self.MAY_BE_0):
                 raise ValueError(f"{f.name} must be positive and finite; got {value}")
+        if self.momentum and self.optimizer != "SGD":
+            raise ValueError(f"momentum is SGD's; the optimizer is {self.optimizer}")
+        if self.schedule != "constant" and self.halve_every:
+            raise ValueError(
+                f"halve_every is a schedule of its own; set halve_every=0 with schedule={self.schedule}. It is "
+                f"{self.halve_every}"
+            )
+        if (self.schedule == "StepLR") != bool(self.step_size):
+            raise ValueError(f"StepLR, and no other schedule, has a step_size; got {self.schedule}, {self.step_size}")
+        if self.warmup >= self.iterations:
+            raise ValueError(f"warmup must be less than the {self.iterations} iterations; got {self.warmup}")
+
+    def rate(self, iteration: int) -> float:
+        """The learning rate at an iteration, from 0 on: that of torch's schedulers in turn, in closed form."""
+        if iteration < self.warmup:
+            return self.learning_rate * (1 / 3 + 2 / 3 * iteration / self.warmup)
+        after = iteration - self.warmup
+        if self.schedule == "CosineAnnealingLR":
+            return self.learning_rate * (1 + math.cos(math.pi * after / (self.iterations - self.warmup))) / 2
+        if self.schedule == "StepLR":
+            return float(self.learning_rate * self.gamma ** (after // self.step_size))
+        return (
+            float(self.learning_rate * 0.5 ** (after // self.halve_every)) if self.halve_every else self.learning_rate
+        )
 
 
 class Method(nn.Module, abc.ABC, Generic[Psi]):

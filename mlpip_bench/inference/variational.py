@@ -81,8 +81,12 @@ class VariationalSettings(BoundSettings):
             support set and the likelihood on all images of the task, support and queries; ``support+query``, all
             images for both.
         dropout: whether training drops activations at the bench's rate.
+        eval_samples: L at evaluation; 1 is the mean of q. Regression is in closed form there, whatever it is.
+        scramble: which set of fixed points of that number, each as good as the others.
     """
 
+    eval_samples: int = 1024
+    scramble: int = 0
     prior_std: float = 1.0
     learn_prior: bool = False
     initial_log_variance: float = 0.0
@@ -96,8 +100,8 @@ class VariationalSettings(BoundSettings):
             raise ValueError(f"prior_std must be positive and finite; got {self.prior_std}")
         if not -20 <= self.initial_log_variance <= 10:
             raise ValueError(f"initial_log_variance must be from -20 to 10; got {self.initial_log_variance}")
-        if self.anneal < 0:
-            raise ValueError(f"anneal must not be negative; got {self.anneal}")
+        if min(self.anneal, self.scramble) < 0:
+            raise ValueError(f"anneal and scramble must not be negative; got {self.anneal}, {self.scramble}")
 
     @property
     def bounds_evidence(self) -> bool:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mlpip_bench.nn.layers import mlp, std_from_log_variance
+from mlpip_bench.nn.layers import last_bias, mlp, std_from_log_variance
 from mlpip_bench.tasks.batch import Labeled
 
 
@@ -39,14 +39,15 @@ class AmortizationNetwork(nn.Module):
 
     def log_variance_biases(self) -> list[Tensor]:
         """Biases of the last layers of the log-variances."""
-        return [self.weight_log_variance[-1].bias, self.bias_log_variance[-1].bias]
+        return [last_bias(self.weight_log_variance), last_bias(self.bias_log_variance)]
 
 
 class LinearAmortization(nn.Module):
     """Regression: mean and log-variance of psi linear in the sum over D of y (h(x), 1).
 
     Without inputs that is the sum of the observations, the amortization of the paper's toy
-    experiment (section 5.1).
+    experiment (section 5.1). With inputs it cannot hold the exact posterior, whose mean and variance depend on the sum
+    of phi phi' as well: what such a q lacks in NLL is no fault of an objective alone.
 
     Args:
         features: dimension of h(x).

@@ -60,6 +60,13 @@ def mlp(*sizes: int, last_bias: bool = True) -> nn.Sequential:
     return nn.Sequential(*layers)
 
 
+def last_bias(network: nn.Sequential) -> Tensor:
+    """The bias of the last layer of :func:`mlp`."""
+    last = network[-1]
+    assert isinstance(last, nn.Linear)
+    return last.bias
+
+
 def std_from_log_variance(log_variance: Tensor) -> Tensor:
     """Standard deviation; the clamp to [-20, 10] keeps it finite, and above 0, whatever training does."""
     return (log_variance.clamp(-20.0, 10.0) / 2).exp()

@@ -35,6 +35,7 @@ def _row(record: Record, score: Scores) -> dict[str, Any]:
         "seed": record.seed,
         "metric": score.metric,
         "model": score.model,
+        "chosen_by": score.chosen_by,
         "mean": mean,
         "ci95": half_width,
         "unit": score.unit,

@@ -1,8 +1,8 @@
 """Predictions of the queries of a trial's tasks, in one file next to its records, from which scores are made again.
 
 The file is what ``numpy.load`` reads: arrays in an uncompressed ZIP file without time stamps, so that equal predictions
-are equal bytes. Its arrays are ``SPLIT.targets`` and, for each model, ``SPLIT.MODEL.of_target`` and so on, with the
-names of :class:`Predictions`. It is named by a record, with its SHA-256, and read without pickle.
+are equal bytes. Its arrays are ``SPLIT.targets`` and, for the model of each iteration that a record names,
+``SPLIT.ITERATION.of_target`` and so on, with the names of :class:`Predictions`. It is named by a record, with its SHA-256, and read without pickle.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from mlpip_bench.records.record import Model, PredictionsFile, Record
+from mlpip_bench.records.record import PredictionsFile, Record
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.files import read_file, write_atomically
 
@@ -69,8 +69,8 @@ class Predictions:
         return Predictions(self.of_target, self.targets, self.choices, None, _at(self.log_probs, self.choices))
 
 
-OfTrial: TypeAlias = Mapping[tuple[Split, Model], Predictions]
-"""The predictions of a trial: by split and model."""
+OfTrial: TypeAlias = Mapping[tuple[Split, int], Predictions]
+"""The predictions of a trial: by split and the iteration after which a model made them."""
 
 
 def of_classes(targets: Array, log_probs: Array, choices: Array | None = None) -> Predictions:
@@ -156,11 +156,11 @@ def to_bytes(predictions: OfTrial) -> bytes:
     """Predictions as the bytes of a file, the same for equal predictions."""
     members: dict[str, Array] = {}
     large = sum(p.nbytes for p in predictions.values()) > LARGE_BYTES
-    for (split, model), whole in predictions.items():
+    for (split, iteration), whole in predictions.items():
         kept = whole.reduced() if large else whole
         for name, array in vars(kept).items():
             if array is not None:
-                members[f"{split}.{name}" if name == "targets" else f"{split}.{model}.{name}"] = array
+                members[f"{split}.{name}" if name == "targets" else f"{split}.{iteration}.{name}"] = array
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for name, array in sorted(members.items()):
@@ -172,10 +172,8 @@ def to_bytes(predictions: OfTrial) -> bytes:
     return out.getvalue()
 
 
-_MODELS = "|".join(get_args(Model))
-_MODELS = "|".join(get_args(Model))
 _NAMES = re.compile(
-    rf"({'|'.join(get_args(Split))})\.(?:targets|({_MODELS})\.(of_target|choices|log_probs|of_choice))\.npy"
+    rf"({'|'.join(get_args(Split))})\.(?:targets|(\d{{1,12}})\.(of_target|choices|log_probs|of_choice))\.npy"
 )
 _HEADER = re.compile(
     rb"\{'descr': '([<|][fu][124])', 'fortran_order': False, 'shape': \((\d{1,9}(?:, \d{1,9})+)\), \} *\n"
@@ -183,7 +181,7 @@ _HEADER = re.compile(
 _TYPES = {"targets": "u", "choices": "u", "of_target": "f", "log_probs": "f", "of_choice": "f"}
 
 
-def from_bytes(content: bytes) -> dict[tuple[Split, Model], Predictions]:
+def from_bytes(content: bytes) -> dict[tuple[Split, int], Predictions]:
     """Predictions of a file.
 
     Raises:
@@ -204,12 +202,12 @@ def from_bytes(content: bytes) -> dict[tuple[Split, Model], Predictions]:
                 if name[2] is None:
                     targets[name[1]] = array
                 else:
-                    arrays.setdefault((name[1], name[2]), {})[name[3]] = array
+                    arrays.setdefault((name[1], int(name[2])), {})[name[3]] = array
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, OSError, struct.error) as error:
         raise ValueError(str(error)) from error
     if not arrays or targets.keys() - {split for split, _ in arrays}:
         raise ValueError("it has no predictions of some targets, or none at all")
-    if missing := [f"{s} {m}" for (s, m), found in arrays.items() if "of_target" not in found]:
+    if missing := [f"{s} {i}" for (s, i), found in arrays.items() if "of_target" not in found]:
         raise ValueError(f"it has no log-densities of {missing[0]}")
     return {key: Predictions(targets=targets.get(key[0]), **found) for key, found in arrays.items()}
 
@@ -255,7 +253,7 @@ def save(predictions: OfTrial, folder: Path, name: str) -> PredictionsFile:
     return kept
 
 
-def load(record: Record, folder: Path) -> dict[tuple[Split, Model], Predictions]:
+def load(record: Record, folder: Path) -> dict[tuple[Split, int], Predictions]:
     """The predictions behind a record.
 
     Args:

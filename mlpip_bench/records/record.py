@@ -41,6 +41,7 @@ class Scores:
             ``{"asked": "one at a time"}`` or ``{"steps": 10}``. Scores of unlike conditions never mix.
         detail: what a figure of the metric needs beyond the scores, by name: numbers, or a PNG file in base64.
         over: what the scores are one of each for: ``tasks``, or ``repeats`` of one measurement.
+        chosen_by: the metric of validation that chose the best model; empty where no choice was recorded.
     """
 
     __pydantic_config__: ClassVar = _STRICT
@@ -56,6 +57,7 @@ class Scores:
     condition: Mapping[Text, Text | Condition] = field(default_factory=dict)
     detail: Mapping[Text, tuple[Number, ...] | str] = field(default_factory=dict)
     over: Over = "tasks"
+    chosen_by: str = ""
 
     def __post_init__(self) -> None:
         if not self.per_task or not all(math.isfinite(s) for s in self.per_task):
@@ -101,7 +103,8 @@ class Record:
         backbone: ``name``, ``spec`` (all settings) and ``input_shape`` of the network from inputs to features.
         inductive: whether each query was predicted without sight of the others.
         device: ``cpu`` or ``cuda``.
-        training: ``iterations``, ``tasks_seen``, ``seconds``, ``best_iteration``, ``history``.
+        training: ``iterations``, ``tasks_seen``, ``seconds``, ``best_iteration``, ``history``, and
+            ``chosen``, the iteration that each metric of validation chose.
         environment: versions, machine, threads.
         seconds: wall-clock seconds of the evaluation.
         predictions: the file of its model's predictions; None where they were not kept.

@@ -7,6 +7,7 @@ Lakshminarayanan, Pritzel & Blundell 2017 (ensembles: the mean of the members' p
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -187,31 +188,50 @@ class Source:
     record: Record
     folder: Path
 
-    def predictions(self, split: Any, model: Model) -> Predictions:
-        """Those of one split; the last model's are the best one's where the two are one.
+    def predictions(self, split: Any, model: Model, chosen_by: str = "") -> Predictions:
+        """Those of one split and model, as :func:`of_model` has them.
 
         Raises:
             UserError: they are not there, or damaged.
         """
-        return of_model(self.record, load(self.record, self.folder), split, model, self.folder)
+        return of_model(self.record, load(self.record, self.folder), split, model, self.folder, chosen_by)
 
 
-def of_model(record: Record, found: OfTrial, split: Any, model: Model, folder: Path) -> Predictions:
+CHOSEN_BY = {"accuracy": "accuracy", "nll": "nll", "brier": "nll", "ece": "nll", "aurc": "nll"}
+"""The validation metric by which the best model is chosen for each score, as the metrics of protocols have it."""
+
+
+def iteration_of(record: Record, model: Model, chosen_by: str = "") -> int:
+    """After which iteration a model of a training is: the last one, or the best by a validation metric."""
+    training = record.training
+    best: int = training.get("chosen", {}).get(chosen_by, training["best_iteration"])
+    return training["iterations"] if model == "last" else best
+
+
+def of_model(
+    record: Record, found: OfTrial, split: Any, model: Model, folder: Path, chosen_by: str = ""
+) -> Predictions:
     """The predictions of one model and split among those of a trial.
+
+    Args:
+        record: of the trial.
+        found: its predictions.
+        split: of tasks.
+        model: the best on validation, or the last.
+        folder: where the record lies.
+        chosen_by: the validation metric by which it is best; left out, or not among the trial's, the first one.
 
     Raises:
         UserError: there are none.
     """
-    training = record.training
-    if (split, model) not in found and training.get("best_iteration") == training.get("iterations"):
-        model = "best"
-    if (split, model) not in found:
+    key = split, iteration_of(record, model, chosen_by)
+    if key not in found:
         assert record.predictions is not None
         raise UserError(
             f"scores are made from kept predictions; {folder / record.predictions.file} has none of the {model} model "
-            f"on {split} tasks. Choose another model, or run the record's command again."
+            f"(iteration {key[1]}) on {split} tasks. Choose another model, or run the record's command again."
         )
-    return found[split, model]
+    return found[key]
 
 
 def sources(folders: Iterable[Path]) -> tuple[list[Source], int]:
@@ -288,16 +308,18 @@ def rescore(
 
 
 def _row(group: Sequence[Source], bins: int, model: Model, *, temperatures: bool) -> dict[str, Any]:
-    def together(split: str) -> Predictions:
-        found = [member.predictions(split, model) for member in group]
+    @functools.cache
+    def together(split: str, chosen_by: str) -> Predictions:
+        found = [member.predictions(split, model, chosen_by) for member in group]
         return found[0] if len(found) == 1 else ensemble(found)
 
-    test = together("test")
-    fitted = temperature(together("validation")) if temperatures and test.targets is not None else 1.0
-    if fitted != 1.0:
-        test = tempered(test, fitted)
+    test = together("test", "nll")
+    fitted = temperature(together("validation", "nll")) if temperatures and test.targets is not None else 1.0
     row: dict[str, Any] = {"tasks": len(test.of_target), "temperature": fitted}
     for name in possible(test):
+        test = together("test", CHOSEN_BY[name])
+        if CHOSEN_BY[name] == "nll" and fitted != 1.0:  # which moves no most probable class
+            test = tempered(test, fitted)
         per_task = SCORES[name](test, bins) if name == "ece" else SCORES[name](test)
         row[name], half_width = mean_ci95(per_task.tolist())
         if name != "aurc":

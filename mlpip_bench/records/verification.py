@@ -56,7 +56,7 @@ def verify(path: Path) -> Verdict:
             return Verdict(path, "unverified", "no predictions were kept")
         found = load(record, path.parent)
         asked = [score for score in record.scores if _of_predictions(record, score)]
-        pairs = [(score, of_model(record, found, "test", score.model, path.parent)) for score in asked]
+        pairs = [(score, of_model(record, found, "test", score.model, path.parent, score.chosen_by)) for score in asked]
     except UserError as error:
         return Verdict(path, "inconsistent", str(error))
     made = [(score, predictions) for score, predictions in pairs if score.metric in possible(predictions)]

@@ -71,9 +71,10 @@ def stand_in_mark(source: str) -> str:
     return " (stand-in)" if source in STAND_INS else ""
 
 
-def qualities(unit: str, better: Better, model: Model) -> str:
+def qualities(unit: str, better: Better, model: Model, chosen_by: str = "") -> str:
     """What the title of a metric's table has in brackets: unit, direction and which model of training."""
     trained = "last iteration of training" if model == "last" else "best on validation"
+    trained += f", by {chosen_by}" if chosen_by else ""
     direction = "" if better == "neither" else f", {better} is better"
     return f"{_UNIT_LABELS.get(unit, unit)}{direction}; model: {trained}"
 

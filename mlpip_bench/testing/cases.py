@@ -27,6 +27,7 @@ NOISE_STD = 2.0
 ROUNDING = 1e-7
 QUADRATURE = 2e-2  # of a probability, which a few thousand samples at evaluation leave
 MANY_SAMPLES = 2048
+RELABELED = 1e-4  # of a probability: a class is no nearer to a dimension of fixed points than the others
 TARGETS = (-2.0, 0.0, 1.5)  # where densities over the reals are compared
 
 
@@ -98,6 +99,8 @@ class Case:
             value = getattr(settings, field.name)
             if field.name == "eval_samples" and eval_samples:
                 changes[field.name] = eval_samples
+            elif field.name == "eval_samples" and self.kind == "reconstruction":
+                changes[field.name] = min(value, 16)  # each of which draws images
             elif field.name.endswith("steps") and isinstance(value, int):
                 changes[field.name] = min(value, most_steps)
         settings = dataclasses.replace(settings, **changes)

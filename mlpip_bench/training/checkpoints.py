@@ -34,6 +34,7 @@ class TrainingState:
         key: hash of all that decides the trained model.
         environments: versions and threads of training, each with the iteration from which on; one where it never went
             on in another.
+        best_by: the best by each metric but the first, by its name: ``model``, ``iteration`` and ``score``.
     """
 
     iteration: int
@@ -46,6 +47,7 @@ class TrainingState:
     seconds: float = 0.0
     key: str = ""
     environments: list[dict[str, Any]] = field(default_factory=list)
+    best_by: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def save_checkpoint(state: TrainingState, path: Path) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mlpip_bench.evaluation.metrics import Metric
-from mlpip_bench.evaluation.predict import predict, score
+from mlpip_bench.evaluation.predict import ZeroProbabilityError, predict, score
 from mlpip_bench.inference.method import Method, TrainingPlan
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.training.checkpoints import TrainingState, add_environment, load_checkpoint, restore, save_checkpoint
@@ -38,7 +39,7 @@ def train(
     environment: Mapping[str, Any] | None = None,
     step: Step | None = None,
 ) -> TrainingState:
-    """Meta-train a method with Adam, from the last checkpoint if there is one.
+    """Meta-train a method, from the last checkpoint if there is one.
 
     An iteration is a function of the state before it and of its number alone: its tasks come from a
     fixed stream and its noise from a seed of its own. So a resumed run gives the numbers of an
@@ -50,7 +51,7 @@ def train(
         plan: budget and optimizer.
         training: training tasks, read from the start.
         validation: validation tasks, the same ones each time.
-        metrics: what validation measures; the first chooses the best model.
+        metrics: what validation measures; the first chooses the best model, and each further one another.
         seed: training seed.
         checkpoint: file that is written every 20 seconds, at each validation and at the end.
         key: hash of all that decides the trained model; a checkpoint of another key is refused.
@@ -62,7 +63,7 @@ def train(
             the loss is no scalar with a gradient.
         UserError: the checkpoint is damaged, does not fit, or cannot be written.
     """
-    optimizer = adam(method, plan)
+    optimizer = optimizer_of(method, plan)
     trainable = any(True for _ in method.parameters())
     state = load_checkpoint(checkpoint, key) if checkpoint.exists() else _start(method, optimizer, key)
     restore(state, checkpoint, method, optimizer)
@@ -91,9 +92,8 @@ def train(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         while state.iteration < plan.iterations:
             torch.manual_seed(seed_from("noise", seed, state.iteration))
-            if plan.halve_every:
-                for group in optimizer.param_groups:
-                    group["lr"] = plan.learning_rate * 0.5 ** (state.iteration // plan.halve_every)
+            for group in optimizer.param_groups:
+                group["lr"] = plan.rate(state.iteration)
             method.train()
             loss = method.loss(training.batch(state.iteration * plan.tasks_per_batch, plan.tasks_per_batch))
             if not (isinstance(loss, Tensor) and loss.dim() == 0 and (loss.requires_grad or not trainable)):
@@ -103,7 +103,7 @@ def train(
                 )
             if not math.isfinite(value := loss.item()):
                 raise TrialError(_not_finite(f"the loss ({value})", state.iteration, checkpoint))
-            descend(loss, optimizer)
+            descend(loss, optimizer, plan.clip_norm)
             state.iteration += 1 if state.model else plan.iterations
             last = state.iteration == plan.iterations
             if last or state.iteration % plan.validate_every == 0:
@@ -116,16 +116,21 @@ def train(
     return state
 
 
-def adam(method: Method[Any], plan: TrainingPlan) -> torch.optim.Adam:
+def optimizer_of(method: Method[Any], plan: TrainingPlan) -> torch.optim.Optimizer:
     """The optimizer of a training run, also of a method that has nothing to train."""
-    return torch.optim.Adam(list(method.parameters()) or [torch.zeros(0)], lr=plan.learning_rate)
+    parameters: list[Tensor] = list(method.parameters()) or [torch.zeros(0)]
+    more = {"momentum": plan.momentum} if plan.optimizer == "SGD" else {}
+    plugin: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, plan.optimizer)
+    return plugin(parameters, lr=plan.rate(0), weight_decay=plan.weight_decay, **more)
 
 
-def descend(loss: Float[Tensor, ""], optimizer: torch.optim.Optimizer) -> None:
-    """One step; none where the loss has no gradient."""
+def descend(loss: Float[Tensor, ""], optimizer: torch.optim.Optimizer, clip_norm: float = 0.0) -> None:
+    """One step; none where the loss has no gradient. A ``clip_norm`` above 0 is the gradient's largest length."""
     if loss.requires_grad:
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        if clip_norm:
+            torch.nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], clip_norm)
         optimizer.step()
 
 
@@ -137,19 +142,27 @@ def _validate(
     state: TrainingState, method: Method[Any], stream: Stream, tasks: int, metrics: Sequence[Metric], loss: float
 ) -> None:
     predictions = predict(method, stream, tasks)
-    means = {metric.name: math.fsum(score(metric, predictions)) / tasks for metric in metrics}
+    means = {}
+    for metric in metrics:
+        with contextlib.suppress(ZeroProbabilityError):  # such a model is without that metric, and trained on
+            means[metric.name] = math.fsum(score(metric, predictions)) / tasks
     state.history.append({"iteration": state.iteration, "loss": loss, **means})
-    sign = 1 if metrics[0].better == "higher" else -1
-    if sign * means[metrics[0].name] > state.best_score:
-        state.best_model = copy.deepcopy(method.state_dict())
-        state.best_iteration, state.best_score = state.iteration, sign * means[metrics[0].name]
+    model = copy.deepcopy(method.state_dict())
+    signs = {metric.name: 1 if metric.better == "higher" else -1 for metric in metrics}
+    scores = {name: sign * means[name] if name in means else -math.inf for name, sign in signs.items()}
+    first, *others = scores
+    if not state.best_model or scores[first] > state.best_score:
+        state.best_model, state.best_iteration, state.best_score = model, state.iteration, scores[first]
+    for name in others:
+        if name not in state.best_by or scores[name] > state.best_by[name]["score"]:
+            state.best_by[name] = {"model": model, "iteration": state.iteration, "score": scores[name]}
 
 
 def _latest(state: TrainingState, metric: Metric) -> str:
     """The last validation, for the progress bar."""
     if not state.history:
         return ""
-    value = state.history[-1][metric.name]
+    value = state.history[-1].get(metric.name, math.nan)
     return f"val {metric.name} {value:.1%}" if metric.unit == "fraction" else f"val {metric.name} {value:.3f}"
 
 

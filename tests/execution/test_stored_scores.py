@@ -82,6 +82,8 @@ def tiny_run(method: str, name: str, norm: str, folder: Path) -> dict[str, list[
     settings = plugin.Settings()
     steps = [f.name for f in dataclasses.fields(settings) if f.name.endswith("steps")]
     settings = dataclasses.replace(settings, **{step: min(getattr(settings, step), 4) for step in steps})
+    if family.kind == "reconstruction" and hasattr(settings, "eval_samples"):
+        settings = dataclasses.replace(settings, eval_samples=min(settings.eval_samples, 4))  # each draws images
     found = family.streams(bench, data, plan, queries=family.queries_at_test(4), seed=0, device=CPU)
     streams = {split: InFloat64(stream) for split, stream in found.items()}
     backbone = registry.backbone(family.backbone)
@@ -148,7 +150,10 @@ def _float64():
 def test_a_tiny_run_has_the_scores_that_it_had(case, tmp_path):
     stored = json.loads(STORED.read_text())["scores"].get(" ".join(case))
     if stored is None:
-        pytest.skip("no scores are stored; python tests/execution/test_stored_scores.py stores those of all cases")
+        pytest.skip(
+            "no scores are stored; PYTHONPATH=tests "
+            "python tests/execution/test_stored_scores.py stores those of all cases"
+        )
     found = tiny_run(*case, tmp_path)
     assert found.keys() == stored.keys()
     for name, values in stored.items():

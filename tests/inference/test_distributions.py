@@ -3,17 +3,24 @@ import math
 import numpy as np
 import pytest
 import torch
+from mlpip_bench.methods.versa import Versa
 from scipy import special
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
+from mlpip_bench.inference import distributions
 from mlpip_bench.inference.distributions import (
     Delta,
+    GaussianSoftmax,
     MonteCarloMixture,
+    class_rank,
+    evaluation_predictive,
     linear_gaussian_outputs,
     linear_outputs,
     sampled_predictive,
+    sobol_normal,
     to_float64,
 )
+from mlpip_bench.utils.timers import peak_bytes
 
 
 def test_delta_has_all_its_mass_at_the_point():
@@ -146,3 +153,64 @@ def test_float64_resolves_what_float32_rounds_to_certainty():
 def test_an_unknown_distribution_is_named():
     with pytest.raises(TypeError, match="Poisson"):
         to_float64(torch.distributions.Poisson(torch.ones(2)))
+
+
+def gaussian_classifier(
+    tasks: int = 3, points: int = 4, way: int = 5, spread: float = 1.0
+) -> tuple[torch.Tensor, Normal]:
+    features = torch.randn(tasks, points, 6, dtype=torch.float64)
+    mean = torch.randn(tasks, way, 7, dtype=torch.float64)
+    return features, Normal(mean, spread * (0.1 + torch.rand(tasks, way, 7, dtype=torch.float64)))
+
+
+def test_the_evaluation_predictive_is_the_mixture_over_the_same_points_part_by_part(monkeypatch):
+    features, psi = gaussian_classifier()
+    outputs = linear_gaussian_outputs(features, psi)
+    whole = sampled_predictive(outputs, 1024, fixed_noise=True, rank=class_rank(psi.mean))
+    y = torch.randint(5, (3, 4))
+    for at_once in (1, 7 * 60, 2**18):  # elements of a part: one point, seven, all
+        monkeypatch.setitem(distributions._LOGITS_AT_ONCE, "cpu", at_once)
+        found = evaluation_predictive(features, psi, 1024, noise_std=None)
+        torch.testing.assert_close(found.log_probs, whole.log_probs, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found.log_prob(y), whole.log_prob(y), rtol=1e-12, atol=1e-12)
+
+
+def test_two_scrambles_of_the_default_number_of_points_agree_and_far_better_than_100_did():
+    torch.manual_seed(0)
+    features, psi = gaussian_classifier(tasks=20, spread=2.0)
+
+    def mean_probability(samples: int, scramble: int) -> torch.Tensor:
+        found = evaluation_predictive(features, psi, samples, noise_std=None, scramble=scramble)
+        assert isinstance(found, GaussianSoftmax)
+        return found.probs
+
+    default = Versa.Settings().eval_samples
+    assert default >= 1024
+    few, many = (float((mean_probability(n, 0) - mean_probability(n, 1)).abs().mean()) for n in (100, default))
+    assert 0 < many < 1e-3
+    assert many < few / 4
+
+
+def test_another_labeling_of_the_classes_gives_the_same_probabilities_at_the_default_number_of_points():
+    torch.manual_seed(0)
+    features, psi = gaussian_classifier(spread=2.0)
+    new = torch.tensor([3, 0, 4, 1, 2])
+    renamed = Normal(psi.mean[:, new], psi.stddev[:, new])
+    samples = Versa.Settings().eval_samples
+    by_rank, before = (evaluation_predictive(features, q, samples, noise_std=None).probs for q in (renamed, psi))
+    torch.testing.assert_close(by_rank, before[..., new], rtol=0, atol=1e-12)
+    # The tolerance can fail: with the dimension of its label a class has another probability under another label.
+    points, label = sobol_normal(samples, 5), torch.arange(5).expand(3, -1)
+    by_label, before = (
+        GaussianSoftmax(linear_gaussian_outputs(features, q), points, label).probs for q in (renamed, psi)
+    )
+    assert float((by_label - before[..., new]).abs().max()) > 1e-4
+
+
+def test_the_memory_of_the_evaluation_predictive_does_not_grow_with_the_number_of_points():
+    features, psi = gaussian_classifier(tasks=1, points=100, way=20)
+    few, many = (
+        peak_bytes(lambda n=n: evaluation_predictive(features, psi, n, noise_std=None).probs, torch.device("cpu"))
+        for n in (1024, 16384)
+    )
+    assert many - few < 1.5 * 8 * 20 * (16384 - 1024)  # the points themselves, and nothing that has points and queries

@@ -2,13 +2,16 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from mlpip_bench.methods.amortized_vi import AmortizedVI
 from mlpip_bench.methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
+from scipy import stats
 from torch.distributions import MultivariateNormal, Normal
 
 from builders import backbone, in_float64, linear_problem, linear_stream
+from mlpip_bench import registry
 from mlpip_bench.inference.distributions import gaussian_linear_predictive, linear_outputs
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.inference.objectives import elbo
@@ -115,7 +118,7 @@ def test_the_elbo_is_a_mean_of_logs_and_a_sum_over_d():
 
 
 def fitted(dimension: int, data: Labeled, **settings: object) -> Normal:
-    defaults = {"test_steps": 1500, "local_rate": 0.05, "eval_samples": 256}
+    defaults = {"test_steps": 1500, "local_rate": 0.05, "fit_samples": 256}
     method = NonAmortizedVI(linear_problem(dimension), NonAmortizedVISettings(**defaults | settings)).double().eval()
     return method.amortize(data).psi
 
@@ -337,3 +340,33 @@ def test_outputs_are_linear_in_psi():
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong)).split("_")[-1]):
         NonAmortizedVISettings(**wrong)
+
+
+GAUSSIAN = {
+    "versa": {"samples": 10},
+    "amortized_vi": {},
+    "nonamortized_vi": {"test_steps": 20},
+}
+
+
+@pytest.mark.parametrize("name", GAUSSIAN)
+def test_the_predictive_of_a_regression_is_in_closed_form_at_evaluation(name):
+    batch, plugin = tasks(3, 4), registry.method(name)
+    torch.manual_seed(0)
+    method = plugin(linear_problem(3), plugin.Settings(**GAUSSIAN[name])).double().eval()
+    with torch.no_grad():
+        q = method.amortize(batch.support)
+        found = -method.predictive(q, batch.query.x).log_prob(batch.query.y)
+    phi, mean, variance = with_one(batch.query.x), q.psi.mean[:, 0], q.psi.variance[:, 0]
+    center = torch.einsum("tpf,tf->tp", phi, mean)
+    std = (torch.einsum("tpf,tf->tp", phi.square(), variance) + NOISE**2).sqrt()
+    by_scipy = -stats.norm.logpdf(batch.query.y.numpy(), center.numpy(), std.numpy())
+    np.testing.assert_allclose(found.numpy(), by_scipy, rtol=1e-10)
+    y = center + 0.7 * std  # where draws of psi come near
+    draws = torch.einsum("tpf,stf->stp", phi, mean + variance.sqrt() * torch.randn(100_000, *mean.shape).double())
+    densities = Normal(draws, NOISE).log_prob(y).exp()
+    error = densities.std(0) / densities.mean(0) / math.sqrt(len(draws))  # relative, so of the logarithm
+    assert (error < 0.02).all()
+    with torch.no_grad():
+        closed = method.predictive(q, batch.query.x).log_prob(y)
+    assert ((closed - densities.mean(0).log()).abs() < 5 * error).all()

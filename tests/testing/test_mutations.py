@@ -74,7 +74,13 @@ class Predictive(Method[Normal]):
         features, _ = self.features(query_x, q.norm_statistics)
         mean, std = features @ q.psi.mean.mT, self.std(features, q.psi)
         samples = self.settings.samples if self.training else self.settings.eval_samples
-        return mean + std * self.noise((samples, *mean.shape)).to(mean)
+        noise = self.noise((samples, *mean.shape)).to(mean)
+        return mean + std * (noise if self.training else self.by_rank(noise, q.psi))
+
+    def by_rank(self, noise: Tensor, psi: Normal) -> Tensor:
+        """A class has the noise of its place in the task, which other labels do not change."""
+        rank = psi.mean.sum(-1).argsort(-1).argsort(-1)  # [task, way]
+        return noise[:, 0, 0][:, rank].unsqueeze(2)
 
     def conditional(self, outputs: Tensor):
         if self.problem.noise_std is None:
@@ -324,6 +330,14 @@ class ShotsByReshape(Predictive):
 class FirstClassIsSpecial(Predictive):
     def outputs(self, q, query_x):
         return super().outputs(q, query_x) + torch.eye(q.psi.mean.shape[1]).to(query_x)[0]
+
+
+@caught_by("class_relabeling")
+class ClassesByNumber(Predictive):
+    """The noise of a class is that of its label."""
+
+    def by_rank(self, noise, psi):
+        return noise
 
 
 @caught_by("way_and_shot")

@@ -1,4 +1,6 @@
+import dataclasses
 import math
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import TaskStream
 from mlpip_bench.training import checkpoints, loop
 from mlpip_bench.utils.errors import TrialError, UserError
+from mlpip_bench.utils.seeding import seed_from
 
 SPEC = backbone("conv4", (1, 8, 8), blocks=2, channels=4, dropout=0.2)
 METRICS = (ACCURACY, NLL)
@@ -94,6 +97,16 @@ def test_the_best_model_is_the_one_of_the_best_validation(tmp_path):
     )
 
 
+def test_the_model_of_the_best_nll_is_kept_as_well(tmp_path):
+    done = run(build("protonets"), checkpoint=tmp_path / "c.pt")
+    best = min(done.history, key=lambda h: h["nll"])
+    chosen = checkpoints.load_checkpoint(tmp_path / "c.pt").best_by["nll"]
+    assert (chosen["iteration"], chosen["score"]) == (best["iteration"], -best["nll"])
+    method = build("protonets")
+    method.load_state_dict(chosen["model"])
+    assert math.fsum(score(NLL, predict(method, streams()[1], 4))) / 4 == pytest.approx(best["nll"])
+
+
 def test_the_last_model_is_a_value_that_loading_another_state_does_not_change(tmp_path):
     method = build("protonets")
     done = run(method, checkpoint=tmp_path / "c.pt")
@@ -116,6 +129,111 @@ def test_the_learning_rate_is_halved_on_schedule(tmp_path):
         patch.setattr(torch.optim.Adam, "step", step)
         run(method, checkpoint=tmp_path / "c.pt", plan=plan)
     assert rates == [0.01] * 4 + [0.005] * 4 + [0.0025] * 4
+
+
+SCHEDULES = {
+    "constant": {},
+    "halving": {"halve_every": 4},
+    "cosine": {"schedule": "CosineAnnealingLR"},
+    "steps": {"schedule": "StepLR", "step_size": 5, "gamma": 0.3},
+}
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 6])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_rate_is_that_of_torchs_schedulers(name, warmup):
+    plan = dataclasses.replace(PLAN, iterations=40, warmup=warmup, **SCHEDULES[name])
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=plan.learning_rate)
+    schedulers = torch.optim.lr_scheduler
+    main = {
+        "constant": lambda: schedulers.ConstantLR(optimizer, factor=1),
+        "halving": lambda: schedulers.StepLR(optimizer, 4, 0.5),
+        "cosine": lambda: schedulers.CosineAnnealingLR(optimizer, 40 - warmup),
+        "steps": lambda: schedulers.StepLR(optimizer, 5, 0.3),
+    }[name]
+    parts = [schedulers.LinearLR(optimizer, total_iters=warmup), main()] if warmup else [main()]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SequentialLR steps its parts with a deprecated argument
+        scheduler = schedulers.SequentialLR(optimizer, parts, [warmup]) if warmup else parts[0]
+        for iteration in range(40):
+            assert plan.rate(iteration) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-12), iteration
+            optimizer.step()
+            scheduler.step()
+
+
+OPTIMIZERS = {
+    "adamw": ({"optimizer": "AdamW", "weight_decay": 0.1}, lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1)),
+    "sgd": ({"optimizer": "SGD", "momentum": 0.9}, lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9)),
+    "adam": ({"weight_decay": 0.1}, lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.1)),
+    "clipped": ({"clip_norm": 0.05, "optimizer": "SGD"}, lambda p: torch.optim.SGD(p, lr=0.01)),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_is_that_of_torchs_optimizer_by_hand(name, tmp_path):
+    settings, build_optimizer = OPTIMIZERS[name]
+    done = run(build("protonets"), checkpoint=tmp_path / "c.pt", plan=dataclasses.replace(PLAN, **settings))
+    method, training = build("protonets"), streams()[0]
+    optimizer = build_optimizer(method.parameters())
+    lengths = []
+    with torch.random.fork_rng():
+        for iteration in range(PLAN.iterations):
+            torch.manual_seed(seed_from("noise", 0, iteration))
+            optimizer.zero_grad()
+            method.train().loss(training.batch(iteration * 2, 2)).backward()
+            length = math.sqrt(sum(float(p.grad.square().sum()) for p in method.parameters()))
+            lengths.append(length)
+            if "clip_norm" in settings and length > settings["clip_norm"]:
+                for p in method.parameters():
+                    p.grad *= settings["clip_norm"] / length
+            optimizer.step()
+    if "clip_norm" in settings:
+        assert max(lengths) > 2 * settings["clip_norm"]
+    for key, value in method.state_dict().items():
+        torch.testing.assert_close(done.model[key], value, rtol=1e-4, atol=1e-6)
+
+
+ALL_SETTINGS = [
+    {"optimizer": "SGD", "momentum": 0.9, "schedule": "CosineAnnealingLR", "warmup": 3, "clip_norm": 0.1},
+    {"optimizer": "AdamW", "weight_decay": 0.1, "schedule": "StepLR", "step_size": 4, "warmup": 2},
+]
+
+
+@pytest.mark.parametrize("settings", ALL_SETTINGS, ids=lambda s: s["optimizer"])
+def test_a_run_with_other_optimizers_and_schedules_resumes_bit_for_bit(settings, tmp_path, monkeypatch):
+    plan = dataclasses.replace(PLAN, **settings)
+    whole = run(build("versa"), checkpoint=tmp_path / "whole.pt", plan=plan)
+    monkeypatch.setattr(loop, "_CHECKPOINT_SECONDS", -1.0)
+
+    def step(completed: int, note: str = "") -> None:
+        if completed in (2, 7):
+            raise Killed
+
+    for _ in range(2):
+        with pytest.raises(Killed):
+            run(build("versa"), checkpoint=tmp_path / "parts.pt", step=step, plan=plan)
+    parts = run(build("versa"), checkpoint=tmp_path / "parts.pt", plan=plan)
+    assert parts.history == whole.history
+    for key, value in whole.model.items():
+        assert torch.equal(parts.model[key], value), key
+        assert torch.equal(parts.best_by["nll"]["model"][key], whole.best_by["nll"]["model"][key]), key
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"momentum": 0.9}, "momentum is SGD's"),
+        ({"schedule": "StepLR"}, "has a step_size"),
+        ({"step_size": 3}, "has a step_size"),
+        ({"schedule": "CosineAnnealingLR", "halve_every": 5}, "set halve_every=0"),
+        ({"warmup": 12}, "less than the 12 iterations"),
+        ({"clip_norm": -1.0}, "clip_norm must be"),
+        ({"gamma": 0.0}, "gamma must be"),
+    ],
+)
+def test_plans_that_make_no_sense_are_refused(wrong, says):
+    with pytest.raises(ValueError, match=says):
+        dataclasses.replace(PLAN, **wrong)
 
 
 @pytest.mark.parametrize("what", ["loss", "parameter"])

@@ -278,7 +278,9 @@ def _learning_line(axes: Axes, own: Sequence[Record], metric: str, scale: int, i
     """One configuration, ``own`` having a record a seed."""
     histories = [record.training["history"] for record in own]
     seen = [entry["iteration"] * own[0].config["tasks_per_batch"] for entry in histories[0]]
-    values = scale * np.array([[entry[metric] for entry in history] for history in histories])  # [seed, validation]
+    values = scale * np.array(
+        [[entry.get(metric, math.nan) for entry in history] for history in histories]
+    )  # [seed, validation]
     dash = _DASHES[index % len(_DASHES)]
     if own[0].parameters == 0:
         axes.axhline(values[:, -1].mean(), color=COLORS[index % len(COLORS)], linestyle=dash, linewidth=1, label=label)

@@ -104,9 +104,11 @@ def _wide_table(name: str, entries: Sequence[Entry], quoted: Sequence[Published]
     theirs = _published_rows(name, benches, quoted, notes)
     theirs = _bold(theirs, better, lambda _: "published")
 
+    choices = {e.score.chosen_by for e in entries}
+    choice = next(iter(choices))
     return WideTable(
         name=name,
-        title=f"{name}{where} ({qualities(unit, better, first.model)})",
+        title=f"{name}{where} ({qualities(unit, better, first.model, choice if len(choices) == 1 else '')})",
         benches=benches,
         rows=tuple(rows),
         published=tuple(theirs),
