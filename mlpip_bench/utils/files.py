@@ -36,6 +36,13 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(handle, "rb")
 
 
+def mode_of_new_files() -> int:
+    """What the umask leaves of reading and writing for all."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a whole file or none of it: a temporary file in the same folder, fsync, rename.
 

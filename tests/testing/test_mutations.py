@@ -5,12 +5,16 @@ subclass that changes one function.
 """
 
 import dataclasses
+import os
 import random
+import signal
+import sys
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
+from mlpip_bench.methods.versa import Versa
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal, kl_divergence
 
@@ -441,6 +445,47 @@ class DefaultDtypeChanged(Predictive):
         if not self.training:
             torch.set_default_dtype(torch.float64 if self.problem.way else torch.float32)
         return super().predictive(q, query_x)
+
+
+def leaves(change: str) -> type[Method]:
+    """A method whose loss changes something of the process."""
+
+    class Leaves(Predictive):
+        def loss(self, batch):
+            exec(change)  # noqa: S102  # a piece of code of the table below
+            return super().loss(batch)
+
+    return Leaves
+
+
+LEFT = {
+    "ThreadsChanged": "torch.set_num_threads(torch.get_num_threads() + 1)",
+    "DtypeLeft": "torch.set_default_dtype(torch.float64)",
+    "PrecisionLeft": "torch.set_float32_matmul_precision('medium')",
+    "RecursionLimitSet": "sys.setrecursionlimit(sys.getrecursionlimit() + 1)",
+    "HandlerSet": "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+    "UmaskSet": "os.umask(0o027)",
+    "FolderChanged": "os.chdir('/')",
+    "VariableSet": "os.environ['OMP_NUM_THREADS'] = '3'",
+    "FunctionOfTorchReplaced": "honest = nn.functional.relu; nn.functional.relu = lambda x, inplace=False: honest(x)",
+    "OtherMethodReplaced": "honest = Versa.predictive; Versa.predictive = lambda *a: honest(*a)",
+    "TensorsFunctionHidden": "Tensor.mean = lambda *a, **k: torch.mean(*a, **k)",
+}
+for _name, _change in LEFT.items():
+    _mutation = leaves(_change)
+    _mutation.__name__ = _name
+    caught_by("process_state")(_mutation)
+
+
+@caught_by("state_round_trip")
+class BuiltOnlyOnce(Predictive):
+    built = 0
+
+    def __init__(self, problem, settings):
+        super().__init__(problem, settings)
+        type(self).built += 1
+        if type(self).built % 3 == 0:  # interface builds one, the case another, and then a fresh one is wanted
+            raise RuntimeError("the device is taken")
 
 
 @caught_by("evaluation_without_graph")

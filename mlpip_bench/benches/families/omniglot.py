@@ -58,6 +58,7 @@ class Omniglot(ImageClassification):
                 "procedural",
                 {"generator": "glyphs", "version": glyphs.VERSION},
                 lambda _step: glyphs.build_glyphs(),
+                fingerprint=glyphs.FINGERPRINT,
             ),
             key_of(self.options),
         )
