@@ -59,8 +59,10 @@ def rewrite_tables(folder: Path) -> list[Record]:
     """Write the tables of a folder's records, and return the records."""
     from mlpip_bench.records import store
     from mlpip_bench.reporting.tables.writing import write_tables
+    from mlpip_bench.utils.files import check_no_link
     from mlpip_bench.utils.locks import locked
 
+    check_no_link(folder / "tables")
     with locked(folder / "locks" / "tables.lock", wait=True):  # or those of a run that read less might be the last
         records = store.load_all(folder)
         write_tables(records, folder)

@@ -120,8 +120,8 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
     """Refuse a file that somebody else has put there: only an administrator's is as good as one's own."""
     if hasattr(os, "getuid") and status.st_uid not in (os.getuid(), 0):
         raise UserError(
-            f"a cache file must be one's own; {path} belongs to user {status.st_uid}. Name another folder for the cache "
-            "with MLPIP_BENCH_CACHE."
+            f"a cache file must be one's own; {path} belongs to user {status.st_uid}. Name another folder for the "
+            "cache with MLPIP_BENCH_CACHE."
         )
 
 

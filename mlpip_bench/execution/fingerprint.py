@@ -25,6 +25,7 @@ NUMBERS_VERSION = 1
 ``tests/execution/test_stored_scores.py`` fails for whoever forgets.
 """
 
+
 def plugin_code(kind: registry.Kind, name: str) -> str | None:
     """Fingerprint of the code of a plugin that does not ship with the suite; None for one that does.
 

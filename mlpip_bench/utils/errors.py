@@ -28,7 +28,7 @@ def message_in_one_line(error: BaseException) -> str:
     """The message of an error: its lines one after the other, what cannot be shown replaced, and at most so long."""
     try:
         text = str(error)
-    except BaseException:  # noqa: BLE001  # whatever a plugin's __str__ raises
+    except BaseException:  # whatever a plugin's __str__ raises
         return "its message cannot be shown"
     text = text[: 20 * _LONGEST].encode("utf-8", "backslashreplace").decode()
     lines = " ".join(printable(line).strip() for line in text.splitlines() if line.strip())
@@ -44,7 +44,7 @@ def traceback_of(error: BaseException) -> str:
     """The traceback of an error as a text that can be written, its end where it is long."""
     try:
         text = "".join(traceback.format_exception(error))
-    except BaseException:  # noqa: BLE001  # whatever a plugin's __str__ raises
+    except BaseException:  # whatever a plugin's __str__ raises
         text = "".join(traceback.format_tb(error.__traceback__)) + one_line(error)
     return text[-_LONGEST_TRACE:].encode("utf-8", "backslashreplace").decode()
 

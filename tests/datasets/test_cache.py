@@ -146,7 +146,9 @@ def rewritten(path: Path, **changes: object) -> None:
     np.savez(path, **{**arrays, "about": np.frombuffer(json.dumps(about).encode(), np.uint8)})
 
 
-@pytest.mark.parametrize("says", [{"source": "real"}, {"source": "alien"}, {"name": "mnist"}, {"fingerprint": "f" * 64}])
+@pytest.mark.parametrize(
+    "says", [{"source": "real"}, {"source": "alien"}, {"name": "mnist"}, {"fingerprint": "f" * 64}]
+)
 def test_a_file_that_is_not_what_was_asked_for_is_not_believed(folder: Path, says: dict[str, str]) -> None:
     wanted = Builder()()
     expected = {"name": "made", "source": "procedural", "fingerprint": wanted.fingerprint}
@@ -161,7 +163,7 @@ def test_a_file_that_is_not_what_was_asked_for_is_not_believed(folder: Path, say
 def test_a_file_of_another_user_is_refused(folder: Path) -> None:
     cached("made", {}, Builder())
     os.chown(folder / "made.npz", 12345, -1)
-    with pytest.raises(UserError, match="belongs to user 12345.*MLPIP_BENCH_CACHE"):
+    with pytest.raises(UserError, match=r"belongs to user 12345.*MLPIP_BENCH_CACHE"):
         cached("made", {}, Builder())
 
 

@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -447,29 +448,35 @@ class DefaultDtypeChanged(Predictive):
         return super().predictive(q, query_x)
 
 
-def leaves(change: str) -> type[Method]:
+def leaves(change: Callable[[], object]) -> type[Method]:
     """A method whose loss changes something of the process."""
 
     class Leaves(Predictive):
         def loss(self, batch):
-            exec(change)  # noqa: S102  # a piece of code of the table below
+            change()
             return super().loss(batch)
 
     return Leaves
 
 
-LEFT = {
-    "ThreadsChanged": "torch.set_num_threads(torch.get_num_threads() + 1)",
-    "DtypeLeft": "torch.set_default_dtype(torch.float64)",
-    "PrecisionLeft": "torch.set_float32_matmul_precision('medium')",
-    "RecursionLimitSet": "sys.setrecursionlimit(sys.getrecursionlimit() + 1)",
-    "HandlerSet": "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
-    "UmaskSet": "os.umask(0o027)",
-    "FolderChanged": "os.chdir('/')",
-    "VariableSet": "os.environ['OMP_NUM_THREADS'] = '3'",
-    "FunctionOfTorchReplaced": "honest = nn.functional.relu; nn.functional.relu = lambda x, inplace=False: honest(x)",
-    "OtherMethodReplaced": "honest = Versa.predictive; Versa.predictive = lambda *a: honest(*a)",
-    "TensorsFunctionHidden": "Tensor.mean = lambda *a, **k: torch.mean(*a, **k)",
+def wrap(owner: object, name: str) -> None:
+    """Replace a function by one that does the same."""
+    honest = getattr(owner, name)
+    setattr(owner, name, lambda *values, **named: honest(*values, **named))
+
+
+LEFT: dict[str, Callable[[], object]] = {
+    "ThreadsChanged": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "DtypeLeft": lambda: torch.set_default_dtype(torch.float64),
+    "PrecisionLeft": lambda: torch.set_float32_matmul_precision("medium"),
+    "RecursionLimitSet": lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1),
+    "HandlerSet": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+    "UmaskSet": lambda: os.umask(0o027),
+    "FolderChanged": lambda: os.chdir("/"),
+    "VariableSet": lambda: os.environ.update(OMP_NUM_THREADS="3"),
+    "FunctionOfTorchReplaced": lambda: wrap(nn.functional, "relu"),
+    "OtherMethodReplaced": lambda: wrap(Versa, "predictive"),
+    "TensorsFunctionHidden": lambda: wrap(Tensor, "mean"),
 }
 for _name, _change in LEFT.items():
     _mutation = leaves(_change)
