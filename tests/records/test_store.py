@@ -234,8 +234,9 @@ for _ in range(50):
 
 STRANGE: list[tuple[str, object]] = [
     ("config", {}), ("config/norm", ...), ("config/preset", ...), ("config/iterations", ...),
-    ("config/iterations", "4"),    ("config/iterations", -1), ("config/settings", []), ("config/settings", {"a": {"b": {"c": 1}}}),
-    ("config/x", NESTED), ("config/norm", "x" * 200), ("data/source", ...), ("data/source", "alien"), ("data/fingerprint", ...),
+    ("config/iterations", "4"), ("config/iterations", -1), ("config/settings", []), ("config/x", NESTED),
+    ("config/settings", {"a": {"b": {"c": 1}}}), ("config/norm", "x" * 200), ("data/source", ...),
+    ("data/source", "alien"), ("data/fingerprint", ...),
     ("data/fingerprint", 3), ("data/options", []), ("data/name", "../x"), ("environment/code", "text"),
     ("environment/code", {"plugins": []}), ("environment/processor", {"a": {"b": {"c": 1}}}),
     ("environment/session", 3), ("training/seconds", "1"), ("training/seconds", -1.0), ("training/iterations", "4"),
