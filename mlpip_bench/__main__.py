@@ -1,25 +1,33 @@
 """``python -m mlpip_bench``."""
 
-import io
 import os
 import sys
+
+from mlpip_bench.utils import interrupts, streams
 
 
 def main() -> None:
     """Run the command line; an interrupt while it is still being imported is as quiet as a later one."""
-    # A Windows code page may lack ± or ², and then no table could be sent to a file.
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+    out, err = streams.forgive()
+    interrupts.install()
     # Torch's profiler would write its own messages past ours; read when torch is imported.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    os.environ["MPLBACKEND"] = "agg"  # a notebook's is not there for a command, and nothing here needs a screen
+    status = 0
     try:
         from mlpip_bench.cli.app import main
 
         main()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except KeyboardInterrupt as error:
+        status = interrupts.status(error)
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    out.flush()
+    if out.error is not None and sys.argv[1:2] != ["run"]:  # a run has its records
+        err.write(f"error: what was asked for cannot be written to standard output: {out.error.strerror}.\n")
+        status = status or 1
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -362,7 +362,8 @@ def run(*, reporter: Reporter | None = None, **asked: Any) -> pd.DataFrame:
     Args:
         reporter: shows progress; None for none.
         asked: options of ``run`` by name; ``bench`` is needed. Lists may be lists, or texts with commas. Trials run one
-            after the other, in processes of their own where a plugin of another package takes part; ``jobs``, ``ray``, ``cpus``, ``profile`` and ``dry_run`` are the command line's alone.
+            after the other, in processes of their own where a plugin of another package takes part; ``jobs``, ``ray``,
+            ``cpus``, ``profile`` and ``dry_run`` are the command line's alone.
 
     Returns:
         The records that were asked for, as :func:`read_records` gives them.

@@ -159,7 +159,13 @@ def origin(kind: Kind, name: str) -> EntryPoint | None:
 
 
 def _load(kind: Kind, name: str, faults: Callable[[Any], list[str]]) -> Any:
+    from mlpip_bench.records.schema import checked_name  # here, since names are listed at once
+
     known, title = installed(kind), _TITLES[kind]
+    try:
+        checked_name(name)
+    except ValueError as error:
+        raise UserError(f"files are named after a {title}: {error}.") from error
     if not known:
         raise UserError(
             f"no {title} is installed: entry points are missing. Install the package (pip install -e . in a checkout)."

@@ -21,11 +21,12 @@ from mlpip_bench.cli.rescore import RESCORE_EXAMPLES, rescore
 from mlpip_bench.cli.run import RUN_EXAMPLES, run
 from mlpip_bench.cli.tables import COMPARE_EXAMPLES, TABLE_EXAMPLES, compare, table
 from mlpip_bench.cli.verify import VERIFY_EXAMPLES, verify
+from mlpip_bench.utils import interrupts
 from mlpip_bench.utils.errors import UserError
 
 
 class _Group(TyperGroup):
-    """Shows errors of use as one message with status 2, and an interrupt as status 130."""
+    """Shows errors of use as one message with status 2, and an interrupt by the status of its signal."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -35,7 +36,7 @@ class _Group(TyperGroup):
             raise typer.Exit(2) from error
         except KeyboardInterrupt as error:
             err.print("interrupted; the same command goes on from what is saved", highlight=False)
-            raise typer.Exit(130) from error
+            raise typer.Exit(interrupts.status(error)) from error
 
 
 app = typer.Typer(

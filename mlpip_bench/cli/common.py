@@ -60,8 +60,10 @@ def rewrite_tables(folder: Path) -> list[Record]:
     """Write the tables of a folder's records, and return the records."""
     from mlpip_bench.records import store
     from mlpip_bench.reporting.tables.writing import write_tables
+    from mlpip_bench.utils.files import check_no_link
     from mlpip_bench.utils.locks import locked
 
+    check_no_link(folder / "tables")
     if folder.is_dir() and not os.access(folder, os.W_OK):
         err.print(f"{folder} cannot be written, so its tables are not saved there", markup=False, highlight=False)
         return store.load_all(folder)

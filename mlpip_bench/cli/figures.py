@@ -9,7 +9,8 @@ import typer
 
 from mlpip_bench.cli.common import Results, folder_name
 from mlpip_bench.execution.config import RUNS
-from mlpip_bench.utils.files import write_atomically
+from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.files import check_no_link, write_atomically
 
 FIGURES_EXAMPLES = "Example:\n\npython -m mlpip_bench figures --results runs"
 
@@ -19,6 +20,7 @@ def figures(results_folder: Results = RUNS) -> None:
     from mlpip_bench.records import store
     from mlpip_bench.reporting.figures.writing import write_figures
 
+    check_no_link(results_folder / "figures")
     for path in write_figures(store.load_all(results_folder), results_folder):
         typer.echo(path)
 
@@ -44,6 +46,8 @@ def report(
 
     folders = results_folders or [RUNS]
     path = output.expanduser() if output else folders[0] / "report.html"
+    if path.exists() and path.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"report writes a page of HTML, over nothing else; {path} is there. Name another file.")
     by_folder = {str(folder): store.load_all(folder) for folder in folders}
     failures = {str(folder): store.load_failures(folder) for folder in folders}
     write_atomically(path, to_html(by_folder, failures).encode())

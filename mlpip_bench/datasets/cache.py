@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset, fingerprint
 from mlpip_bench.utils.errors import UserError
-from mlpip_bench.utils.files import open_file, remove_leftovers
+from mlpip_bench.utils.files import mode_of_new_files, open_file, remove_leftovers
 from mlpip_bench.utils.locks import locked
 
 VERSION = 2
@@ -38,21 +38,33 @@ def cache_folder() -> Path:
     return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("mlpip_bench"))
 
 
-def cached(name: str, made_from: Mapping[str, object], build: Callable[[], ImageDataset]) -> ImageDataset:
+def cached(
+    name: str,
+    made_from: Mapping[str, object],
+    build: Callable[[], ImageDataset],
+    *,
+    expected: Mapping[str, str] | None = None,
+) -> ImageDataset:
     """The data set that ``build`` makes, read from the cache where it is there already.
 
     Args:
         name: name of the cache file; one that was made from other things is overwritten.
         made_from: all that decides the arrays, as JSON values: versions, options, source files.
         build: makes the data set.
+        expected: what is known of the data set beforehand, of its name, source and fingerprint; a file that says
+            otherwise is not believed.
+
+    Raises:
+        UserError: the file belongs to another user.
     """
     path = cache_folder() / f"{name}.npz"
     key = hashlib.sha256(json.dumps([VERSION, made_from], sort_keys=True).encode()).hexdigest()
-    dataset = _stored(path, key, build)
+    expected = expected or {}
+    dataset = _stored(path, key, build, expected)
     if dataset is not None:
         return dataset
     with _locked(path):
-        dataset = _stored(path, key, build)  # which another process may have made meanwhile
+        dataset = _stored(path, key, build, expected)  # which another process may have made meanwhile
         if dataset is None:
             dataset = build()
             _write(path, key, dataset)
@@ -69,14 +81,21 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _stored(path: Path, key: str, build: Callable[[], ImageDataset]) -> ImageDataset | None:
+def _stored(
+    path: Path, key: str, build: Callable[[], ImageDataset], expected: Mapping[str, str]
+) -> ImageDataset | None:
     """What is stored, whose arrays are read and verified when the first of them is asked for."""
     try:
-        with open_file(path) as opened, np.load(opened, allow_pickle=False) as file:
-            about = json.loads(file["about"].tobytes())
+        with open_file(path) as opened:
+            _check_owner(path, os.fstat(opened.fileno()))
+            with np.load(opened, allow_pickle=False) as file:
+                about = json.loads(file["about"].tobytes())
         if about["key"] != key:
             _log.info("cache %s was made from other data or options: making it anew", path)
             return None
+        for name, value in expected.items():
+            if about[name] != value:
+                raise ValueError(f"its {name} is {about[name]!r} and must be {value!r}")
         arrays = _Arrays(path, about, build)
         splits = {
             split: ClassImages(
@@ -90,9 +109,20 @@ def _stored(path: Path, key: str, build: Callable[[], ImageDataset]) -> ImageDat
         return ImageDataset(about["name"], about["source"], splits, about["options"], about["fingerprint"])
     except FileNotFoundError:
         return None
+    except UserError:
+        raise
     except Exception as error:  # whatever a damaged file makes its readers raise, the remedy is the same
         _log.info("cache %s cannot be used: making it anew (%s)", path, error)
         return None
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    """Refuse a file that somebody else has put there: only an administrator's is as good as one's own."""
+    if hasattr(os, "getuid") and status.st_uid not in (os.getuid(), 0):
+        raise UserError(
+            f"a cache file must be one's own; {path} belongs to user {status.st_uid}. Name another folder for the "
+            "cache with MLPIP_BENCH_CACHE."
+        )
 
 
 class _Arrays:
@@ -160,6 +190,7 @@ def _write(path: Path, key: str, dataset: ImageDataset) -> None:
                 validation=dataset.splits["validation"].images,
                 test=dataset.splits["test"].images,
             )
+        Path(temporary).chmod(mode_of_new_files())
         Path(temporary).replace(path)
     except OSError as error:
         _log.warning("the decoded data cannot be cached in %s: %s", path.parent, error.strerror or error)

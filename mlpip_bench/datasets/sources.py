@@ -35,6 +35,7 @@ class StandIn:
         made_from: all that decides its arrays, as JSON values.
         build: makes it, and says how far it is.
         steps: how far that counts; 0 where it takes no time.
+        fingerprint: of its arrays, where they are the same on every machine; empty where they are not.
     """
 
     name: str
@@ -42,6 +43,7 @@ class StandIn:
     made_from: Mapping[str, object]
     build: Callable[[Callable[[int], None]], ImageDataset]
     steps: int = 0
+    fingerprint: str = ""
 
     def load(self, reporter: Reporter) -> ImageDataset:
         """The data set, from the cache where it was made before."""
@@ -52,7 +54,10 @@ class StandIn:
             with reporter.stage(f"drawing the stand-in {self.name}", self.steps) as step:
                 return self.build(step)
 
-        return cached(self.name, self.made_from, build)
+        expected = {"name": self.name, "source": self.source}
+        if self.fingerprint:
+            expected["fingerprint"] = self.fingerprint
+        return cached(self.name, self.made_from, build, expected=expected)
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,8 @@ def load(
         return stand_in.load(reporter)
     found = _locate(source, data_root)
     if found is not None:
-        return cached("-".join([source.key, *found.settings.values()]), _made_from(source, found), found.read)
+        name = "-".join([source.key, *found.settings.values()])
+        return cached(name, _made_from(source, found), found.read, expected={"source": "real"})
     absence = _absence(source, data_root)
     if choice == "real" or stand_in is None:
         raise UserError(f"{absence} {_needed(source)}")
@@ -241,7 +247,11 @@ def _made_from(source: DataSource, found: Found) -> dict[str, object]:
         "reader": [source.key, source.version, found.layout],
         "settings": dict(found.settings),
         "pillow": PIL.__version__,
-        "files": [[p.relative_to(found.folder).as_posix(), s.st_size, s.st_mtime_ns] for p, s in states],
+        # A file that is copied over another with its size and time has another change time, or another inode.
+        "files": [
+            [p.relative_to(found.folder).as_posix(), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino]
+            for p, s in states
+        ],
     }
 
 

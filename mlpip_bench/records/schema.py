@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeAlias
 
@@ -10,6 +11,7 @@ from pydantic import AfterValidator, AllowInfNan, BaseModel, ConfigDict, Field, 
 from mlpip_bench.utils.provenance import Source
 
 LONGEST_NAME = 100
+_NAME = re.compile(rf"\w[^/\\]{{0,{LONGEST_NAME - 1}}}")
 _LARGEST = 1e100  # sums and squares of so many are finite
 
 
@@ -19,22 +21,24 @@ def checked_name(name: str) -> str:
     Raises:
         ValueError: it cannot be one.
     """
-    if (
-        not name
-        or len(name) > LONGEST_NAME
-        or {"/", "\\"} & set(name)
-        or name.startswith(".")
-        or not name.isprintable()
-    ):
+    if not _NAME.fullmatch(name) or not name.isprintable():
         raise ValueError(
-            f"names must be parts of file names: 1 to {LONGEST_NAME} characters that can be shown, without / or \\, and "
-            f"without a dot in front; got {name[:LONGEST_NAME]!r}"
+            f"names must be parts of file names: 1 to {LONGEST_NAME} characters that can be shown, of which the first "
+            f"is a letter, a digit or _, and none is / or \\; got {name[:LONGEST_NAME]!r}"
         )
     return name
 
 
 Name = Annotated[str, AfterValidator(checked_name)]
-Text = Annotated[str, StringConstraints(max_length=1000)]
+
+
+def _shown(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("texts must be of characters that can be shown, without line breaks or control characters")
+    return text
+
+
+Text = Annotated[str, StringConstraints(max_length=1000), AfterValidator(_shown)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Seconds = Annotated[float, Field(ge=0, le=1e12), AllowInfNan(False)]
 Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST), AllowInfNan(False)]

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mlpip_bench.records.record import Model
+from mlpip_bench.utils.encoding import for_markdown
 
 ATTRIBUTES = (
     "bench", "norm", "inductive", "queries", "budget", "settings", "device", "protocol", "seeds", "tasks", "source",
@@ -125,7 +126,7 @@ def to_markdown(table: WideTable) -> str:
     names, constant = table.attributes(keep=[name for name in ATTRIBUTES if name not in _ONLY_IF_VARYING])
 
     def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+        return "| " + " | ".join(map(for_markdown, cells)) + " |"
 
     def row_line(row: Row) -> str:
         return line([row.label, *(row.attributes.get(n, "") for n in names), *_cells(table, row, "**{}**".format)])

@@ -24,6 +24,7 @@ from mlpip_bench.testing.cases import Case, CheckFailedError, ExpectedDeviationE
 from mlpip_bench.testing.checking import BAD, Check, CheckResult, Status, check
 from mlpip_bench.testing.checks import predictions, training
 from mlpip_bench.utils.errors import one_line, unknown_name
+from mlpip_bench.utils.process_state import ProcessState
 
 
 def check_method(
@@ -108,6 +109,7 @@ def _run(
         if kind not in check.kinds:
             notes.append(f"{prefix}only for {', '.join(check.kinds)}")
             continue
+        state = ProcessState()
         try:
             with torch.random.fork_rng(devices=[]):
                 check.run(Case(plugin, kind, shape))
@@ -119,8 +121,10 @@ def _run(
             notes.append(f"{prefix}{reason}")
         except CheckFailedError as failure:
             return CheckResult(check.name, "failed", check.protects, f"{prefix}{failure}")
-        except (Exception, SystemExit) as error:  # whatever a plugin raises fails its check, and no other
+        except (Exception, SystemExit, GeneratorExit) as error:  # whatever a plugin raises fails its check, no other
             return CheckResult(check.name, "failed", check.protects, f"{prefix}{_located(error, plugin)}")
+        finally:
+            state.set_back()  # which the check process_state finds
     return CheckResult(check.name, status, check.protects, "; ".join(notes))
 
 

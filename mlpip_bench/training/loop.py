@@ -19,6 +19,7 @@ from mlpip_bench.evaluation.predict import ZeroProbabilityError, predict, score
 from mlpip_bench.inference.method import Method, TrainingPlan
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.training.checkpoints import TrainingState, add_environment, load_checkpoint, restore, save_checkpoint
+from mlpip_bench.utils import interrupts
 from mlpip_bench.utils.errors import TrialError, UserError
 from mlpip_bench.utils.progress import Step
 from mlpip_bench.utils.seeding import seed_from
@@ -53,7 +54,7 @@ def train(
         validation: validation tasks, the same ones each time.
         metrics: what validation measures; the first chooses the best model, and each further one another.
         seed: training seed.
-        checkpoint: file that is written every 20 seconds, at each validation and at the end.
+        checkpoint: file that is written every 20 seconds, at each validation, at the end, and before a signal ends it.
         key: hash of all that decides the trained model; a checkpoint of another key is refused.
         environment: what the checkpoint is to say of the machine from here on.
         step: called with the iterations done, the loss and the last validation.
@@ -89,7 +90,8 @@ def train(
         save_checkpoint(state, checkpoint)
         saved = time.monotonic()
 
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    # A signal waits until an iteration is done: half of one is no state that training could go on from.
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), interrupts.held():
         while state.iteration < plan.iterations:
             torch.manual_seed(seed_from("noise", seed, state.iteration))
             for group in optimizer.param_groups:
@@ -113,6 +115,9 @@ def train(
                 save()
             if step is not None:
                 step(state.iteration, f"loss {value:.3f} {_latest(state, metrics[0])}")
+            if interrupts.pending():
+                save()
+                interrupts.check()
     return state
 
 

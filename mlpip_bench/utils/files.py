@@ -71,6 +71,13 @@ def read_file(path: Path, most: int) -> bytes:
     return content
 
 
+def mode_of_new_files() -> int:
+    """What the umask leaves of reading and writing for all."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a whole file or none of it: a temporary file in the same folder, fsync, rename.
 
@@ -78,6 +85,8 @@ def write_atomically(path: Path, content: bytes) -> None:
         UserError: the folder cannot be written or the disk is full; no partial file is left behind.
     """
     try:
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise OSError(errno.EINVAL, "it is a link, a folder, a pipe or a device")
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
@@ -108,6 +117,16 @@ def cannot_write(path: Path, error: OSError) -> UserError:
         f"cannot write {path}: {error.strerror or error}. {advice}, then run the same command again: "
         "what is already there is kept."
     )
+
+
+def check_no_link(folder: Path) -> None:
+    """Refuse a folder in a results folder that leads out of it: results may come from strangers.
+
+    Raises:
+        UserError: it is a link.
+    """
+    if folder.is_symlink():
+        raise UserError(f"what is made of records stays in their folder; {folder} is a link. Remove it.")
 
 
 def remove_leftovers(path: Path) -> None:

@@ -11,6 +11,8 @@ from filelock import FileLock, Timeout
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.files import cannot_write
 
+_LOOK_SECONDS = 0.2
+
 
 class HeldError(Exception):
     """Another process, or another thread, has the lock."""
@@ -30,7 +32,8 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path, timeout=-1 if wait else 0)
+        # Another command may look whether it is held, for which it takes it for a moment.
+        lock = FileLock(path, timeout=-1 if wait else _LOOK_SECONDS, poll_interval=0.02)
         lock.acquire()
     except Timeout as error:
         raise HeldError(path) from error

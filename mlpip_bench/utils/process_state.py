@@ -160,7 +160,7 @@ _HEAP_TYPE = 1 << 9  # of Python's flags of types: its attributes can be set
 
 
 def _callables(owner: _Owner) -> dict[str, Any]:
-    kinds = property | staticmethod | classmethod
+    kinds = (property, staticmethod, classmethod)
     return {name: value for name, value in vars(owner).items() if callable(value) or isinstance(value, kinds)}
 
 

@@ -1,4 +1,6 @@
+import json
 import logging
+import os
 from pathlib import Path
 
 import numpy as np
@@ -6,6 +8,9 @@ import pytest
 
 from mlpip_bench.datasets.base import ClassImages, ImageDataset
 from mlpip_bench.datasets.cache import cache_folder, cached
+from mlpip_bench.datasets.reading import Found
+from mlpip_bench.datasets.sources import DataSource, _made_from
+from mlpip_bench.utils.errors import UserError
 
 
 class Builder:
@@ -131,3 +136,52 @@ def test_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("MLPIP_BENCH_CACHE", "~/c")
     assert cache_folder() == tmp_path / "c"
+
+
+def rewritten(path: Path, **changes: object) -> None:
+    """Plant a file that says something else of itself, and is whole."""
+    with np.load(path) as file:
+        arrays = {name: file[name].copy() for name in file}
+    about = json.loads(arrays["about"].tobytes()) | changes
+    np.savez(path, **{**arrays, "about": np.frombuffer(json.dumps(about).encode(), np.uint8)})
+
+
+@pytest.mark.parametrize(
+    "says", [{"source": "real"}, {"source": "alien"}, {"name": "mnist"}, {"fingerprint": "f" * 64}]
+)
+def test_a_file_that_is_not_what_was_asked_for_is_not_believed(folder: Path, says: dict[str, str]) -> None:
+    wanted = Builder()()
+    expected = {"name": "made", "source": "procedural", "fingerprint": wanted.fingerprint}
+    cached("made", {}, Builder(), expected=expected)
+    rewritten(folder / "made.npz", **says)
+    build = Builder()
+    assert same(cached("made", {}, build, expected=expected), wanted)
+    assert build.calls == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give files away")
+def test_a_file_of_another_user_is_refused(folder: Path) -> None:
+    cached("made", {}, Builder())
+    os.chown(folder / "made.npz", 12345, -1)
+    with pytest.raises(UserError, match=r"belongs to user 12345.*MLPIP_BENCH_CACHE"):
+        cached("made", {}, Builder())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_a_pipe_in_the_place_of_a_file_does_not_hang(folder: Path) -> None:
+    cached("made", {}, Builder())
+    (folder / "made.npz").unlink()
+    os.mkfifo(folder / "made.npz")
+    assert same(cached("made", {}, Builder()), Builder()())
+
+
+def test_a_source_file_replaced_by_one_of_its_size_and_time_is_seen(tmp_path: Path) -> None:
+    picture = tmp_path / "1.png"
+    picture.write_bytes(b"one")
+    source = DataSource("made", "Made", ("made",), (), 1, lambda _folder: None)
+    found = Found("flat", tmp_path, (picture,), {}, {}, Builder())
+    before, times = _made_from(source, found), picture.stat()
+    assert _made_from(source, found) == before
+    picture.write_bytes(b"two")
+    os.utime(picture, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert _made_from(source, found) != before

@@ -66,7 +66,10 @@ RUN = {
     "set by --set twice": (["--set", "learning_rate=1", "--set", "learning_rate=2"], ["learning_rate is set twice"]),
     "backbone's setting twice": (["--backbone", "conv4,channels=8,channels=16"], ["channels is set twice"]),
     "data option twice": (["--data", "omni.split=vinyals", "--data", "omni.split=random"], ["split is set twice"]),
-    "data root that is not there": (["--data-root", "/no/such/folder"], ["the data folder must exist; /no/such/folder"]),
+    "data root that is not there": (
+        ["--data-root", "/no/such/folder"],
+        ["the data folder must exist; /no/such/folder"],
+    ),
     "swept and set": (["--sweep", "iterations=5,6"], ["iterations is set twice"]),
     "sweep of an absent method": (["--sweep", "maml.test_steps=1,3"], ["'maml' is not among --methods protonets"]),
     "no bench": (["--bench", ","], ["a run needs a bench"]),

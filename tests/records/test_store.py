@@ -233,9 +233,10 @@ for _ in range(50):
     NESTED = [NESTED]
 
 STRANGE: list[tuple[str, object]] = [
-    ("config", {}), ("config/norm", ...), ("config/preset", ...), ("config/iterations", ...), ("config/iterations", "4"),
-    ("config/iterations", -1), ("config/settings", []), ("config/settings", {"a": {"b": {"c": 1}}}), ("config/x", NESTED),
-    ("config/norm", "x" * 200), ("data/source", ...), ("data/source", "alien"), ("data/fingerprint", ...),
+    ("config", {}), ("config/norm", ...), ("config/preset", ...), ("config/iterations", ...),
+    ("config/iterations", "4"), ("config/iterations", -1), ("config/settings", []), ("config/x", NESTED),
+    ("config/settings", {"a": {"b": {"c": 1}}}), ("config/norm", "x" * 200), ("data/source", ...),
+    ("data/source", "alien"), ("data/fingerprint", ...),
     ("data/fingerprint", 3), ("data/options", []), ("data/name", "../x"), ("environment/code", "text"),
     ("environment/code", {"plugins": []}), ("environment/processor", {"a": {"b": {"c": 1}}}),
     ("environment/session", 3), ("training/seconds", "1"), ("training/seconds", -1.0), ("training/iterations", "4"),
@@ -303,7 +304,7 @@ def test_a_pipe_or_a_device_in_the_place_of_a_record_or_a_note_does_not_hang(tmp
     os.mkfifo(tmp_path / "failures" / "omni5w1s" / "alpha" / "x.json")
     assert store.load_failures(tmp_path) == [("omni5w1s/alpha/x.json", "its file cannot be read")]
     place = tmp_path / "records" / "omni5w1s" / "alpha" / "x.json"
-    for make in (os.mkfifo, lambda path: os.symlink("/dev/zero", path)):
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
         make(place)
         with pytest.raises(UserError, match="not a file"):
             store.load_all(tmp_path)

@@ -5,12 +5,17 @@ subclass that changes one function.
 """
 
 import dataclasses
+import os
 import random
+import signal
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
+from mlpip_bench.methods.versa import Versa
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal, kl_divergence
 
@@ -488,6 +493,53 @@ class DefaultDtypeChanged(Predictive):
         if not self.training:
             torch.set_default_dtype(torch.float64 if self.problem.way else torch.float32)
         return super().predictive(q, query_x)
+
+
+def leaves(change: Callable[[], object]) -> type[Method]:
+    """A method whose loss changes something of the process."""
+
+    class Leaves(Predictive):
+        def loss(self, batch):
+            change()
+            return super().loss(batch)
+
+    return Leaves
+
+
+def wrap(owner: object, name: str) -> None:
+    """Replace a function by one that does the same."""
+    honest = getattr(owner, name)
+    setattr(owner, name, lambda *values, **named: honest(*values, **named))
+
+
+LEFT: dict[str, Callable[[], object]] = {
+    "ThreadsChanged": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "DtypeLeft": lambda: torch.set_default_dtype(torch.float64),
+    "PrecisionLeft": lambda: torch.set_float32_matmul_precision("medium"),
+    "RecursionLimitSet": lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1),
+    "HandlerSet": lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+    "UmaskSet": lambda: os.umask(0o027),
+    "FolderChanged": lambda: os.chdir("/"),
+    "VariableSet": lambda: os.environ.update(OMP_NUM_THREADS="3"),
+    "FunctionOfTorchReplaced": lambda: wrap(nn.functional, "relu"),
+    "OtherMethodReplaced": lambda: wrap(Versa, "predictive"),
+    "TensorsFunctionHidden": lambda: wrap(Tensor, "mean"),
+}
+for _name, _change in LEFT.items():
+    _mutation = leaves(_change)
+    _mutation.__name__ = _name
+    caught_by("process_state")(_mutation)
+
+
+@caught_by("state_round_trip")
+class BuiltOnlyOnce(Predictive):
+    built = 0
+
+    def __init__(self, problem, settings):
+        super().__init__(problem, settings)
+        type(self).built += 1
+        if type(self).built % 3 == 0:  # interface builds one, the case another, and then a fresh one is wanted
+            raise RuntimeError("the device is taken")
 
 
 @caught_by("evaluation_without_graph")

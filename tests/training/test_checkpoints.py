@@ -93,7 +93,7 @@ def test_contents_that_were_changed_after_they_were_written_are_refused(tmp_path
         {"checksum": None},
     ):
         torch.save(raw | change, path)
-        with pytest.raises(UserError, match="changed after it was written|no checksum"):
+        with pytest.raises(UserError, match=r"changed after it was written|no checksum"):
             load_checkpoint(path)
 
 

@@ -50,6 +50,7 @@ class MiniImageNet(ImageClassification):
                 "procedural",
                 {"generator": "patches", "version": patches.VERSION},
                 lambda _step: patches.build_patches(),
+                fingerprint=patches.FINGERPRINT,
             ),
             facts=(mini_imagenet.SPLIT_LIST,),
         )

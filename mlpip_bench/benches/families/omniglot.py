@@ -68,6 +68,7 @@ class Omniglot(ImageClassification):
                 "procedural",
                 {"generator": "glyphs", "version": glyphs.VERSION, **unturned},
                 lambda _step: glyphs.build_glyphs(rotations),
+                fingerprint="" if unturned else glyphs.FINGERPRINT,
             ),
             {name: value for name, value in key_of(self.options).items() if name != "rotations"},
         )

@@ -94,6 +94,7 @@ class Views(ImageFamily):
                 {"generator": "solids", "version": solids.VERSION},
                 lambda step: solids.build_solids(lambda done, _all: step(done)),
                 solids.OBJECTS,  # it takes more than a minute, once
+                solids.FINGERPRINT,
             ),
             {} if self.options.source == "auto" else {"source": self.options.source},
         )

@@ -23,6 +23,9 @@ from mlpip_bench.datasets.base import ClassImages, ImageDataset
 VERSION = 1
 """Raise it with any change to what is drawn: caches and records distinguish data sets by it."""
 
+FINGERPRINT = "b2e7d50e7b440d9f4e95a55227429f31908a994384b7ca5531467af8ea294051"
+"""Of what is drawn, the same on every machine: a cached file of another one is not believed."""
+
 _SEED = 20190506
 _SIDE = 28
 _CHARACTERS_PER_ALPHABET = 20

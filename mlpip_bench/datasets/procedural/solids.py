@@ -31,6 +31,9 @@ from mlpip_bench.datasets.views import SIDE, VIEWS, view_dataset
 VERSION = 1
 """Raise it with any change to what is drawn: caches and records distinguish data sets by it."""
 
+FINGERPRINT = "db0a6c90f4c6d7374595f98aa25ca36ea38a38a09ce9ca0032e4491ad3b676a6"
+"""Of what is drawn, the same on every machine: a cached file of another one is not believed."""
+
 ELEVATION_DEGREES = 30.0
 AMBIENT = 0.4
 """Share of the light that comes from everywhere."""

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from mlpip_bench.execution.executors.base import Executor, Job, Outcome, Perform
+from mlpip_bench.utils import interrupts, streams
 from mlpip_bench.utils.errors import one_line
 from mlpip_bench.utils.progress import Event, Receiver, Relay, Reporter
 
@@ -51,7 +52,7 @@ class LocalProcesses(Executor):
         slot = min(set(range(self.slots)) - {running.slot for running in self._running.values()})
         arguments = (self._perform, _on_gpu(job, slot), self._threads, sending)
         process = self._context.Process(target=_child, args=arguments, daemon=True)
-        with _without_script():
+        with _without_script(), interrupts.not_for_children():
             process.start()
         sending.close()  # so that the other end's closing is seen
         self._running[receiving] = _Running(job, process, Receiver(self._reporter), slot, time.monotonic())
@@ -155,7 +156,8 @@ def _on_gpu(job: Job, slot: int) -> Job:
 
 def _child(perform: Perform, job: Job, threads: int, connection: Connection) -> None:
     """What a local process does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent ends them
+    interrupts.as_child()
+    streams.forgive()
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
@@ -164,6 +166,9 @@ def _child(perform: Perform, job: Job, threads: int, connection: Connection) -> 
     connection.send(_STARTED)
     try:
         outcome = perform(job, relay)
+    except interrupts.Interrupted as error:  # by the parent, or with it
+        interrupts.end_at_once(error.number)
+        raise
     except BaseException as error:  # whatever a plugin raises is its job's failure
         outcome = Outcome("crashed", one_line(error))
     connection.send(outcome)

@@ -19,6 +19,7 @@ from mlpip_bench.reporting.wording import (
     PUBLISHED_UNITS,
     finite,
 )
+from mlpip_bench.utils.encoding import for_csv
 
 LONG_COLUMNS = (
     "bench", "method", "protocol", "metric", "way", "shot", "queries", "norm", "preset", "iterations", "source",
@@ -88,7 +89,10 @@ def long_form(records: Iterable[Record], published: Iterable[Published]) -> pd.D
 
 def long_csv(records: Iterable[Record], published: Iterable[Published]) -> str:
     """The long form as CSV; floats in full."""
-    text: str = long_form(records, published).to_csv(index=False, lineterminator="\n")
+    frame = long_form(records, published)
+    texts = frame.columns.difference([*_INTEGERS, *_FLOATS])
+    frame[texts] = frame[texts].map(for_csv, na_action="ignore")
+    text: str = frame.to_csv(index=False, lineterminator="\n")
     return text
 
 

@@ -37,6 +37,7 @@ from mlpip_bench.testing.comparing import (
     select,
     with_task_replaced,
 )
+from mlpip_bench.utils.process_state import ProcessState
 
 
 @check()
@@ -225,6 +226,19 @@ def evaluation_keeps_state(case: Case) -> None:
     with torch.no_grad():
         if not torch.equal(case.answer(method, q, batch.query), first):
             raise CheckFailedError("a task's predictions change after another task")
+
+
+@check()
+def process_state(case: Case) -> None:
+    """The process is left as it was: threads, torch's modes, signals, folder, and the functions of others."""
+    before = ProcessState()
+    method, batch = case.method(), case.batch()
+    loss = seeded_loss(method, batch)
+    if isinstance(loss, Tensor) and loss.requires_grad:
+        loss.backward()
+    case.predict(method.eval(), batch)
+    if changed := before.set_back():
+        raise CheckFailedError(f"it changes {'; '.join(changed)}")
 
 
 @check()

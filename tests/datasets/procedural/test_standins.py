@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
+from mlpip_bench.datasets.procedural import glyphs, patches
 from mlpip_bench.datasets.procedural.glyphs import build_glyphs
 from mlpip_bench.datasets.procedural.patches import build_patches, draw_class
 
@@ -17,10 +18,7 @@ SHAPES = {"glyphs": (1, 28, 28), "patches": (3, 84, 84)}
 CLASSES = {"glyphs": (440 * 4, 80 * 4, 160 * 4), "patches": (64, 16, 20)}
 PER_CLASS = {"glyphs": 20, "patches": 60}
 # Of version 1; numpy 1.26 and 2.4 agree, and so does numpy without its processor-specific code.
-FINGERPRINTS = {
-    "glyphs": "b2e7d50e7b440d9f4e95a55227429f31908a994384b7ca5531467af8ea294051",
-    "patches": "7326a70563b9ab54f5a819e71ba5d2530310f1b8ac71ca3ef04ed6075b177049",
-}
+FINGERPRINTS = {"glyphs": glyphs.FINGERPRINT, "patches": patches.FINGERPRINT}
 TURNS = {90: 1, 180: 2, 270: 3}
 
 
@@ -66,7 +64,7 @@ def test_says_what_it_is(dataset: ImageDataset) -> None:
 
 
 def test_what_is_drawn_changes_only_with_the_version(dataset: ImageDataset) -> None:
-    message = "what is drawn has changed: raise VERSION of the data set, and pin the new fingerprint here"
+    message = "what is drawn has changed: raise VERSION of the data set, and pin the new FINGERPRINT"
     assert dataset.fingerprint == FINGERPRINTS[dataset.name], message
 
 

@@ -1,0 +1,18 @@
+"""Texts of strangers in what is written for others: none becomes a formula, a tag or a second row."""
+
+from __future__ import annotations
+
+import contextlib
+
+
+def for_markdown(text: str) -> str:
+    """A text as a cell of a Markdown table, whose HTML is text as well."""
+    return " ".join(text.replace("<", "&lt;").replace("|", r"\|").splitlines())
+
+
+def for_csv(text: str) -> str:
+    """A text as a cell of a CSV file; a spreadsheet would take some for a formula."""
+    with contextlib.suppress(ValueError):
+        float(text)
+        return text
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
