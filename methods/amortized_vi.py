@@ -29,6 +29,7 @@ from mlpip_bench.inference.budgets import PAPER_BUDGETS
 from mlpip_bench.inference.gaussian import gaussian_model
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import elbo
+from mlpip_bench.inference.search import LogUniform, OneOf
 from mlpip_bench.inference.variational import GaussianPrior, VariationalSettings, observed_data
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
@@ -43,6 +44,7 @@ class AmortizedVI(Method[Normal]):
     bounds_evidence = True
     Settings = VariationalSettings
     settings: VariationalSettings
+    search_space: ClassVar = {**Method.search_space, "beta": LogUniform(0.01, 1.0), "learn_prior": OneOf((True, False))}
     presets: ClassVar = {
         "quick": {"*": {"dropout": False}},
         "paper": PAPER_BUDGETS,

@@ -27,6 +27,7 @@ from mlpip_bench.inference.distributions import MonteCarloMixture, gaussian_line
 from mlpip_bench.inference.gradient_steps import StepCounts
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import elbo
+from mlpip_bench.inference.search import LogUniform, OneOf
 from mlpip_bench.inference.variational import GaussianPrior, VariationalSettings, observed_data
 from mlpip_bench.nn.layers import std_from_log_variance
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
@@ -63,6 +64,12 @@ class NonAmortizedVI(Method[Normal]):
     bounds_evidence = True
     Settings = NonAmortizedVISettings
     settings: NonAmortizedVISettings
+    search_space: ClassVar = {
+        **Method.search_space,
+        "beta": LogUniform(0.01, 1.0),
+        "learn_prior": OneOf((True, False)),
+        "local_rate": LogUniform(0.01, 1.0),
+    }
     presets: ClassVar = {
         "quick": {"*": {"dropout": False}},
         "paper": {"*": {"train_steps": 50, "test_steps": 500}, **PAPER_BUDGETS},

@@ -84,6 +84,21 @@ def run(
             rich_help_panel=_TRAINING,
         ),
     ] = None,
+    tune: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Also a tuned trial of each: N random draws of settings, the defaults first, chosen on validation.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    select: Annotated[
+        str | None,
+        typer.Option(
+            help="With --tune: the validation metric that chooses, nll or accuracy; left out, the bench's first.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
     precision: Annotated[
         str, typer.Option(help="Of all methods: float32; tf32 (GPU only); bf16.", rich_help_panel=_TRAINING)
     ] = _D["precision"],

@@ -42,7 +42,7 @@ def perform_run(config: RunConfig, options: Mapping[str, Any]) -> None:
         _print_estimates(planned, config, jobs, reporter)
         return
     if options["profile"]:
-        profiling.profile_trials(planned, config.results, reporter, out)
+        profiling.profile_trials([trial for trial in planned if trial.tuning is None], config.results, reporter, out)
     executor = _executor(jobs, ray, options["cpus"], planned, reporter)
     summary = scheduler.run(planned, config, reporter, executor, wait=options["wait"])
     records = rewrite_tables(config.results) if any(config.results.glob("records/*/*/*.json")) else []

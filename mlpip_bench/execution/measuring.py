@@ -168,6 +168,7 @@ def make_record(
             "seconds": trained.seconds,
             "best_iteration": trained.best_iteration,
             "history": trained.history,
+            **({"swept": sorted(trial.swept)} if trial.swept else {}),
         },
         seconds=seconds,
         environment={**environment(trial.device), "code": code_facts(trial, protocol), **session},

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from mlpip_bench.inference.search import LogUniform, Space
 from mlpip_bench.nn.backbone import Backbone, BackboneSpec, InputShape
 from mlpip_bench.nn.normalization import Statistics
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
@@ -121,6 +122,8 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
             fields of :class:`TrainingPlan` and ``Settings``; the more specific entry wins.
         bounds_evidence: whether -``loss`` is a lower bound of log p(D), per point of the support set D and
             with a standard normal prior over psi, as an ELBO is.
+        search_space: what ``run --tune`` draws from: fields of ``Settings`` or of the training plan, but none of the
+            budget; a subclass names its own as ``{**Method.search_space, "scale": LogUniform(0.1, 10)}``.
         xfail_checks: conformance checks that the method fails by its nature, with the reason.
     """
 
@@ -131,6 +134,7 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
     Settings: ClassVar[type] = NoSettings
     presets: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
     bounds_evidence: ClassVar[bool] = False
+    search_space: ClassVar[Space] = {"learning_rate": LogUniform(1e-4, 1e-2)}
     xfail_checks: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, problem: Problem, settings: Any) -> None:

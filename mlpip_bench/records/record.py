@@ -99,7 +99,8 @@ class Record:
         backbone: ``name``, ``spec`` (all settings) and ``input_shape`` of the network from inputs to features.
         inductive: whether each query was predicted without sight of the others.
         device: ``cpu`` or ``cuda``.
-        training: ``iterations``, ``tasks_seen``, ``seconds``, ``best_iteration``, ``history``.
+        training: ``iterations``, ``tasks_seen``, ``seconds``, ``best_iteration``, ``history``; ``swept`` names
+            settings that a sweep varied; ``tuning`` says what a tuned trial drew and chose, and ``default`` values.
         environment: versions, machine, threads.
         seconds: wall-clock seconds of the evaluation.
         predictions: the file of its model's predictions; None where they were not kept.
@@ -128,6 +129,9 @@ class Record:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < LARGEST_SEED:
             raise ValueError(f"seed must be from 0 to {LARGEST_SEED - 1}; got {self.seed}")
+        tuning = self.training.get("tuning", {})
+        if not isinstance(tuning, Mapping) or not isinstance(tuning.get("default", {}), Mapping):
+            raise ValueError("training.tuning must have default settings by name")
         # Files are named after them: records, tables and figures, which must stay in their folder.
         named = (self.bench, self.method, self.protocol, self.data.get("name", ""), *(s.metric for s in self.scores))
         if bad := [name for name in named if {"/", "\\", "\0"} & set(str(name))]:
@@ -149,7 +153,17 @@ def path_of(results: Path, bench: str, method: str, protocol: str, seed: int, ke
 
 
 def facts(record: Record, score: Scores) -> dict[str, object]:
-    """All that tells a measured configuration from others, by name; its seed is no part of it."""
+    """All that tells a measured configuration from others, by name; its seed is no part of it.
+
+    Nor is what a tuned trial has chosen, which differs between seeds.
+    """
+    chosen = record.training.get("tuning", {}).get("default", ())
+    known = _facts(record, score)
+    names = {name if name in known else f"settings.{name}" for name in chosen}
+    return {**known, **dict.fromkeys(sorted(names), "tuned")}
+
+
+def _facts(record: Record, score: Scores) -> dict[str, object]:
     return {
         **{name: value for name, value in record.config.items() if name not in ("settings", "seed")},
         **{f"settings.{name}": value for name, value in record.config.get("settings", {}).items()},
