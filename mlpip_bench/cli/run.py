@@ -176,10 +176,26 @@ def run(
         bool,
         typer.Option(
             "--dry-run",
-            help="Only list the trials: done or not and why, and what they will take.",
+            help="Only list the trials: done or not and why.",
             rich_help_panel=_OUTPUT,
         ),
     ] = False,
+    estimate: Annotated[
+        bool,
+        typer.Option(
+            "--estimate",
+            help="Only list the trials, and measure a few steps of each: what time and memory they will take.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = False,
+    margin: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC=NUMBER",
+            help="With --dry-run: how many seeds and tasks differences of this size need, as accuracy=0.5,nll=0.01.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
     print_config: Annotated[
         bool,
         typer.Option("--print-config", help="Only write all options as YAML for --config.", rich_help_panel=_OUTPUT),

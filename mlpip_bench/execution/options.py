@@ -41,6 +41,8 @@ DEFAULTS: Mapping[str, Any] = {
     "predictions": True,
     "profile": False,
     "dry_run": False,
+    "estimate": False,
+    "margin": None,
     "jobs": 1,
     "ray": None,
     "cpus": None,
@@ -90,11 +92,11 @@ def _are_seeds(value: object) -> bool:
 
 _TYPES: tuple[tuple[str, Callable[[object], bool], tuple[str, ...]], ...] = (
     ("a whole number", _is_whole, ("iterations", "test_tasks", "queries", "tune", "jobs", "cpus")),
-    ("true or false", lambda value: isinstance(value, bool), ("predictions", "profile", "dry_run", "wait")),
+    ("true or false", lambda value: isinstance(value, bool), ("predictions", "profile", "dry_run", "estimate", "wait")),
     (
         "a text",
         _is_text,
-        ("backbone", "preset", "select", "source", "device", "precision", "compile", "overwrite", "ray"),
+        ("backbone", "preset", "select", "margin", "source", "device", "precision", "compile", "overwrite", "ray"),
     ),
     ("the name of a folder", lambda value: isinstance(value, str | Path), ("results", "data_root")),
     ("a text with commas, or a list of texts", _are_texts, ("bench", "methods", "protocols", "norm")),

@@ -101,7 +101,7 @@ def _classes(p: Predictions) -> Array:
 
 
 def _hits(p: Predictions) -> Array:
-    return np.equal(p.choices, _classes(p)).astype(np.float64)
+    return np.equal(np.asarray(p.choices), _classes(p)).astype(np.float64)
 
 
 def _top(p: Predictions) -> Array:
