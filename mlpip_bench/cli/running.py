@@ -119,7 +119,10 @@ def _print_needs(planned: Sequence[Trial], results: Path, margins: Mapping[str, 
     committed = sorted((Path(__file__).resolve().parents[2] / "results").glob("*/records"))
     records = {r.key: r for folder in (results, *(place.parent for place in committed)) for r in store.load_all(folder)}
     benches = list(dict.fromkeys(trial.bench.name for trial in planned))
-    found = power.needs(records.values(), benches, margins)
+    methods = {trial.method for trial in planned}
+    found = power.needs([r for r in records.values() if r.method in methods], benches, margins)
+    others = [bench for bench in benches if bench not in {need.bench for need in found}]
+    found += power.needs(records.values(), others, margins)  # of methods that are not in the run
     table = folded_table("bench", "metric", "margin", "pairs known", "most is needed by", "tasks, one seed", "seeds")
     for need in found:
         seeds = (

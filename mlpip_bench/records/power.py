@@ -32,7 +32,7 @@ class Variances:
 
     Attributes:
         seed: between trainings; None where one seed was trained, which leaves it open.
-        task: between test tasks; with one seed what the rest is cannot be told from it, and is in it.
+        task: between test tasks; with one seed what the rest is cannot be separated, and is in it.
         rest: of what is particular to a seed and a task.
     """
 
@@ -212,5 +212,5 @@ def _pairs(records: Iterable[Record], metric: str) -> list[tuple[str, Variances,
                 continue
             unit = 100.0 if first[seeds[0]].unit == "fraction" else 1.0
             differences = [unit * np.subtract(first[seed].per_task, second[seed].per_task) for seed in seeds]
-            found.append((f"{a} and {b}", variances([list(row) for row in differences]), *tasks))
+            found.append((f"{a} and {b}", variances([list(row) for row in differences]), tasks.pop()))
     return found

@@ -101,7 +101,8 @@ def _classes(p: Predictions) -> Array:
 
 
 def _hits(p: Predictions) -> Array:
-    return np.equal(np.asarray(p.choices), _classes(p)).astype(np.float64)
+    right: Array = np.equal(np.asarray(p.choices), _classes(p))
+    return right.astype(np.float64)
 
 
 def _top(p: Predictions) -> Array:
