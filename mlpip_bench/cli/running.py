@@ -38,7 +38,8 @@ def perform_run(config: RunConfig, options: Mapping[str, Any]) -> None:
         typer.Exit: with status 1, where a trial failed.
     """
     jobs, ray = options["jobs"], options["ray"]
-    if options["margin"] is not None and not (options["dry_run"] or options["estimate"]):
+    margins = {} if options["margin"] is None else power.margins(options["margin"])
+    if margins and not (options["dry_run"] or options["estimate"]):
         raise UserError(
             "run takes --margin to plan, with --dry-run; table and report take it for verdicts. Add --dry-run."
         )
@@ -47,8 +48,8 @@ def perform_run(config: RunConfig, options: Mapping[str, Any]) -> None:
     _print_configuration(planned, config.protocols, options["test_tasks"])
     if options["dry_run"] or options["estimate"]:
         _print_standings(planned, config, jobs, reporter if options["estimate"] else None)
-        if options["margin"] is not None:
-            _print_needs(planned, config.results, power.margins(options["margin"]))
+        if margins:
+            _print_needs(planned, config.results, margins)
         return
     if options["profile"]:
         profiling.profile_trials([trial for trial in planned if trial.tuning is None], config.results, reporter, out)
