@@ -21,6 +21,7 @@ from mlpip_bench.benches.family import TaskFamily
 from mlpip_bench.evaluation import metrics
 from mlpip_bench.evaluation.protocol import SideBySideProtocol
 from mlpip_bench.inference.method import TrainingPlan
+from mlpip_bench.inference.search import LogUniform, OneOf
 
 # -- text ------------------------------------------------------------------------------------------------------------
 
@@ -114,6 +115,13 @@ def constants(module: ModuleType) -> dict[str, str]:
     }
 
 
+def _choice(choice: LogUniform | OneOf) -> str:
+    """What a setting is drawn from, in words."""
+    if isinstance(choice, OneOf):
+        return f"as one of {codes(choice.values)}"
+    return f"log-uniformly from {choice.low:g} to {choice.high:g}"
+
+
 def bench_for(wanted: Callable[[str, type[TaskFamily]], bool]) -> str:
     """A bench to show in a command: the first of the first task family that is wanted, those of images first."""
     families = sorted(
@@ -185,6 +193,7 @@ def method_page(name: str, plugin: Any) -> str:
         "\n".join(f"- {fact}: {value}" for fact, value in facts.items()),
         f"## In detail\n\n{body(rest)}" if rest else "",
         f"## Settings\n\n{settings}",
+        f"`run --tune` draws: {', '.join(f'{code(s)} {_choice(c)}' for s, c in plugin.search_space.items())}.",
         "## Presets",
         "What a preset changes for this method, beyond the data set's own budget; the more specific row wins."
         if presets

@@ -30,6 +30,7 @@ from mlpip_bench.inference.budgets import PAPER_BUDGETS
 from mlpip_bench.inference.distributions import Delta, linear_outputs
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
+from mlpip_bench.inference.search import LogUniform
 from mlpip_bench.nn.layers import mlp
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
@@ -57,6 +58,7 @@ class AmortizedMAP(Method[Delta]):
     linear_classifier = True
     Settings = AmortizedMAPSettings
     settings: AmortizedMAPSettings
+    search_space: ClassVar = {**Method.search_space, "prior_std": LogUniform(0.1, 10.0)}
     presets: ClassVar = {"paper": PAPER_BUDGETS}
 
     def __init__(self, problem: Problem, settings: AmortizedMAPSettings) -> None:

@@ -52,7 +52,7 @@ class AmortizedVI(Method[Normal]):
         "quick": {"*": {"dropout": False}, "views": {"eval_samples": 100}},
         "paper": {**PAPER_BUDGETS, "views": {"eval_samples": 100}},
     }
-    search_space: ClassVar = SEARCH_SPACE
+    search_space: ClassVar = {**Method.search_space, **SEARCH_SPACE}
 
     def __init__(self, problem: Problem, settings: VariationalSettings) -> None:
         super().__init__(problem, settings)

@@ -25,6 +25,7 @@ from mlpip_bench.inference.distributions import Delta, linear_outputs
 from mlpip_bench.inference.gradient_steps import StepSettings
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
+from mlpip_bench.inference.search import LogUniform
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
@@ -38,6 +39,7 @@ class ANIL(Method[Delta]):
     linear_classifier = True
     Settings = StepSettings
     settings: StepSettings
+    search_space: ClassVar = {**Method.search_space, "inner_rate": LogUniform(0.01, 1.0)}
     presets: ClassVar = {"paper": {"*": {"learning_rate": 1e-3, "iterations": 30_000}}}
     xfail_checks: ClassVar = {"class_relabeling": "every class starts from its own learned row of the head"}
 

@@ -27,6 +27,7 @@ from torch.distributions import Distribution, Normal
 from mlpip_bench.inference.gaussian import gaussian_model
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import elbo
+from mlpip_bench.inference.search import LogUniform
 from mlpip_bench.inference.variational import BoundSettings, GaussianPrior
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
@@ -48,6 +49,7 @@ class CVAE(Method[Normal]):
     Settings = CVAESettings
     xfail_checks: ClassVar = {"loss_mean_over_points": "its loss is a mean over all views, the given ones too"}
     settings: CVAESettings
+    search_space: ClassVar = {**Method.search_space, "beta": LogUniform(0.01, 1.0)}
 
     def __init__(self, problem: Problem, settings: CVAESettings) -> None:
         super().__init__(problem, settings)

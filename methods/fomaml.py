@@ -20,6 +20,7 @@ from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.gradient_steps import AdaptedClassifier, StepSettings
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
+from mlpip_bench.inference.search import LogUniform
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
@@ -32,6 +33,7 @@ class FOMAML(Method[Delta]):
     psi = "point mass at all network parameters after a few gradient steps"
     Settings = StepSettings
     settings: StepSettings
+    search_space: ClassVar = {**Method.search_space, "inner_rate": LogUniform(0.01, 1.0)}
     presets: ClassVar = {"paper": {"*": {"learning_rate": 1e-3, "iterations": 60_000}}}
     xfail_checks: ClassVar = {
         "class_relabeling": "every class starts from its own learned row of the head",

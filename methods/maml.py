@@ -34,6 +34,7 @@ from mlpip_bench.inference.gradient_steps import AdaptedClassifier, StepSettings
 from mlpip_bench.inference.inner_loop import InnerEngine
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
+from mlpip_bench.inference.search import LogUniform
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
@@ -62,6 +63,7 @@ class MAML(Method[Delta]):
     psi = "point mass at all network parameters after a few gradient steps"
     Settings = MAMLSettings
     settings: MAMLSettings
+    search_space: ClassVar = {**Method.search_space, "inner_rate": LogUniform(0.01, 1.0)}
     presets: ClassVar = {
         "paper": {
             "*": {"learning_rate": 1e-3, "iterations": 60_000},

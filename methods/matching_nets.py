@@ -26,6 +26,7 @@ from torch.nn.functional import normalize
 from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
+from mlpip_bench.inference.search import LogUniform
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
@@ -51,6 +52,7 @@ class MatchingNets(Method[Delta]):
     psi = "point mass at the embedded support set with its labels"
     Settings = MatchingNetsSettings
     settings: MatchingNetsSettings
+    search_space: ClassVar = {**Method.search_space, "scale": LogUniform(1.0, 100.0)}
     presets: ClassVar = {"paper": {"*": {"learning_rate": 1e-3}}}
 
     def __init__(self, problem: Problem, settings: MatchingNetsSettings) -> None:

@@ -27,6 +27,7 @@ from mlpip_bench.inference.distributions import class_rank, evaluation_predictiv
 from mlpip_bench.inference.gradient_steps import StepCounts
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import elbo
+from mlpip_bench.inference.search import LogUniform, OneOf
 from mlpip_bench.inference.variational import (
     SEARCH_SPACE,
     GaussianPrior,
@@ -72,11 +73,16 @@ class NonAmortizedVI(Method[Normal]):
     linear_classifier = True
     Settings = NonAmortizedVISettings
     settings: NonAmortizedVISettings
+    search_space: ClassVar = {
+        **Method.search_space,
+        **SEARCH_SPACE,
+        "train_steps": OneOf((20, 50)),
+        "local_rate": LogUniform(0.01, 1.0),
+    }
     presets: ClassVar = {
         "quick": {"*": {"dropout": False}},
         "paper": {"*": {"train_steps": 50, "test_steps": 500}, **PAPER_BUDGETS},
     }
-    search_space: ClassVar = SEARCH_SPACE | {"train_steps": (20, 50), "local_rate": (0.1, 0.03, 0.3)}
     xfail_checks: ClassVar = {"gradient": "nothing is differentiated through the fit of q, by design"}
 
     def __init__(self, problem: Problem, settings: NonAmortizedVISettings) -> None:

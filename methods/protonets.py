@@ -28,6 +28,7 @@ from torch.distributions import Categorical, Distribution
 from mlpip_bench.inference.distributions import Delta, linear_outputs
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
+from mlpip_bench.inference.search import LogUniform
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 
@@ -54,6 +55,7 @@ class ProtoNets(Method[Delta]):
     linear_classifier = True
     Settings = ProtoNetsSettings
     settings: ProtoNetsSettings
+    search_space: ClassVar = {**Method.search_space, "scale": LogUniform(0.1, 10.0)}
     presets: ClassVar = {
         "paper": {
             "*": {"learning_rate": 1e-3, "halve_every": 2_000, "iterations": 20_000, "tasks_per_batch": 1},

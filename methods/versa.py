@@ -37,6 +37,7 @@ from mlpip_bench.inference.budgets import PAPER_BUDGETS
 from mlpip_bench.inference.gaussian import gaussian_model
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
+from mlpip_bench.inference.search import OneOf
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.utils.errors import UserError
 
@@ -77,6 +78,7 @@ class Versa(Method[Normal]):
     linear_classifier = True
     Settings = VersaSettings
     settings: VersaSettings
+    search_space: ClassVar = {**Method.search_space, "dropout": OneOf((True, False))}
     presets: ClassVar = {
         "quick": {"*": {"dropout": False}, **_SAMPLES},
         "paper": {**PAPER_BUDGETS, **_SAMPLES},

@@ -49,7 +49,7 @@ _OF_MODEL = (
 )  # fmt: skip
 """Options of ``run`` that say what one model is, and how it is tested."""
 
-_OF_COMMAND = ("jobs", "ray", "cpus", "profile", "dry_run")
+_OF_COMMAND = ("jobs", "ray", "cpus", "profile", "dry_run", "estimate", "margin")
 """Options that only the command line has: processes of its own, and what it prints."""
 
 
@@ -363,7 +363,7 @@ def run(*, reporter: Reporter | None = None, **asked: Any) -> pd.DataFrame:
         reporter: shows progress; None for none.
         asked: options of ``run`` by name; ``bench`` is needed. Lists may be lists, or texts with commas. Trials run one
             after the other, in processes of their own where a plugin of another package takes part; ``jobs``, ``ray``,
-            ``cpus``, ``profile`` and ``dry_run`` are the command line's alone.
+            ``cpus``, ``profile``, ``dry_run``, ``estimate`` and ``margin`` are the command line's alone.
 
     Returns:
         The records that were asked for, as :func:`read_records` gives them.

@@ -236,6 +236,7 @@ def method_faults(plugin: Any) -> list[str]:
     if not (isinstance(plugin.handles, tuple) and plugin.handles and set(plugin.handles) <= set(kinds)):
         faults.append(f"must have in handles a tuple of some of {', '.join(kinds)}; got {plugin.handles!r}")
     faults += _settings_faults(plugin, "Settings")
+    faults += _space_faults(plugin)
     if not (isinstance(plugin.xfail_checks, Mapping) and all(map(_is_text, plugin.xfail_checks.values()))):
         faults.append(f"must have as xfail_checks a mapping of checks to reasons; got {plugin.xfail_checks!r}")
     return faults or _preset_faults(plugin)
@@ -266,6 +267,25 @@ def _preset_faults(plugin: type[Method[Any]]) -> list[str]:
     except (Exception, SystemExit) as error:  # a third party's settings can fail in any way
         return [f"must have settings and presets that can be used: {one_line(error)}"]
     return []
+
+
+def _space_faults(plugin: Any) -> list[str]:
+    """What is wrong with a search space: unknown fields, fields of the budget, and what nothing can be drawn from."""
+    from mlpip_bench.inference.method import TrainingPlan
+    from mlpip_bench.inference.search import BUDGET, LogUniform, OneOf
+
+    fields = {
+        field.name
+        for settings in (TrainingPlan, plugin.Settings)
+        for field in getattr(settings, "__dataclass_fields__", {}).values()
+    }
+    if not isinstance(plugin.search_space, Mapping):
+        return [f"must have in search_space what settings are drawn from, by name; got {plugin.search_space!r:.60}"]
+    return [
+        f"must have in search_space settings that are no budget, with a LogUniform or OneOf each; {name!r} is not"
+        for name, choice in plugin.search_space.items()
+        if name not in fields or name in BUDGET or not isinstance(choice, LogUniform | OneOf)
+    ]
 
 
 def protocol_faults(plugin: Any) -> list[str]:

@@ -84,6 +84,21 @@ def run(
             rich_help_panel=_TRAINING,
         ),
     ] = None,
+    tune: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Also a tuned trial of each: N random draws of settings, the defaults first, chosen on validation.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    select: Annotated[
+        str | None,
+        typer.Option(
+            help="With --tune: the validation metric that chooses, nll or accuracy; left out, the bench's first.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
     precision: Annotated[
         str, typer.Option(help="Of all methods: float32; tf32 (GPU only); bf16.", rich_help_panel=_TRAINING)
     ] = _D["precision"],
@@ -169,10 +184,26 @@ def run(
         bool,
         typer.Option(
             "--dry-run",
-            help="Only list the trials: done or not and why, and what they will take.",
+            help="Only list the trials: done or not and why.",
             rich_help_panel=_OUTPUT,
         ),
     ] = False,
+    estimate: Annotated[
+        bool,
+        typer.Option(
+            "--estimate",
+            help="Only list the trials, and measure a few steps of each: what time and memory they will take.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = False,
+    margin: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC=NUMBER",
+            help="With --dry-run: how many seeds and tasks differences of this size need, as accuracy=0.5,nll=0.01.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
     print_config: Annotated[
         bool,
         typer.Option("--print-config", help="Only write all options as YAML for --config.", rich_help_panel=_OUTPUT),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from mlpip_bench.execution.executors import local, ray_cluster
 from mlpip_bench.execution.executors.base import Executor
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.execution.worker import perform_elsewhere
-from mlpip_bench.records import published
+from mlpip_bench.records import power, published, store
+from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.progress import ConsoleReporter
 from mlpip_bench.utils.provenance import STAND_INS
 
@@ -28,33 +30,53 @@ def perform_runs(configs: Sequence[RunConfig], asked: Sequence[Mapping[str, Any]
 
     Args:
         configs: what is asked for.
-        asked: how each is done: ``jobs``, ``ray``, ``cpus``, ``wait``, ``profile``, ``dry_run``; and ``test_tasks``.
+        asked: how each is done: ``jobs``, ``ray``, ``cpus``, ``wait``, ``profile``, ``dry_run``, ``estimate``,
+            ``margin``; and ``test_tasks``.
 
     Raises:
         UserError: what was asked for cannot be done; before any work starts.
         typer.Exit: with status 1, where a trial failed.
     """
+    margins = [_margins(options) for options in asked]
     reporter = ConsoleReporter(err)
     planned = [
         planning.plan_trials(config, reporter, here=options["ray"] is None)
         for config, options in zip(configs, asked, strict=True)
     ]
-    failed = [_perform_run(*of_run, reporter) for of_run in zip(planned, configs, asked, strict=True)]
+    failed = [
+        _perform_run(*of_run, reporter) for of_run in zip(planned, configs, asked, margins, strict=True)
+    ]
     if any(failed):
         raise typer.Exit(1)
 
 
+def _margins(options: Mapping[str, Any]) -> dict[str, float]:
+    """What a plan of seeds and tasks is for, by metric."""
+    margins = {} if options["margin"] is None else power.margins(options["margin"])
+    if margins and not (options["dry_run"] or options["estimate"]):
+        raise UserError(
+            "run takes --margin to plan, with --dry-run; table and report take it for verdicts. Add --dry-run."
+        )
+    return margins
+
+
 def _perform_run(
-    planned: Sequence[Trial], config: RunConfig, options: Mapping[str, Any], reporter: ConsoleReporter
+    planned: Sequence[Trial],
+    config: RunConfig,
+    options: Mapping[str, Any],
+    margins: Mapping[str, float],
+    reporter: ConsoleReporter,
 ) -> bool:
     """List the trials of a run, or do them and print their tables; whether one failed."""
     jobs, ray = options["jobs"], options["ray"]
     _print_configuration(planned, config.protocols, options["test_tasks"])
-    if options["dry_run"]:
-        _print_estimates(planned, config, jobs, reporter)
+    if options["dry_run"] or options["estimate"]:
+        _print_standings(planned, config, jobs, reporter if options["estimate"] else None)
+        if margins:
+            _print_needs(planned, config.results, margins)
         return False
     if options["profile"]:
-        profiling.profile_trials(planned, config.results, reporter, out)
+        profiling.profile_trials([trial for trial in planned if trial.tuning is None], config.results, reporter, out)
     limit = options["time_limit"]
     executor = _executor(jobs, ray, options["cpus"], limit, planned, reporter)
     summary = scheduler.run(planned, config, reporter, executor, wait=options["wait"], time_limit=limit)
@@ -91,16 +113,21 @@ def _executor(
     return None
 
 
-def _print_estimates(planned: Sequence[Trial], config: RunConfig, jobs: int, reporter: ConsoleReporter) -> None:
+def _print_standings(planned: Sequence[Trial], config: RunConfig, jobs: int, reporter: ConsoleReporter | None) -> None:
+    """List the trials; measure what they will take if there is a reporter for that."""
     standings = status.survey(planned, config)
-    found = estimates.estimate_all(standings, config, reporter)
-    table = folded_table("trial", "to measure", "done, or why not", "time", "memory")
+    found = estimates.estimate_all(standings, config, reporter) if reporter else {}
+    table = folded_table("trial", "to measure", "done, or why not", *(("time", "memory") if reporter else ()))
     for standing in standings:
         estimate = found.get(standing.trial)
-        costs = (_duration(estimate.seconds), f"{estimate.peak_bytes / 1e9:.1f} GB") if estimate else ("", "")
+        costs = (_duration(estimate.seconds), f"{estimate.peak_bytes / 1e9:.1f} GB") if estimate else ()
         to_do = ", ".join((*standing.alone, *standing.side_by_side))
         table.add_row(standing.trial.title, to_do, escape(status.why(standing, config)), *costs)
     out.print(table)
+    if reporter is None:
+        to_run = sum(not standing.nothing for standing in standings)
+        out.print(f"{to_run} of {len(planned)} trials to run; --estimate says what they will take", highlight=False)
+        return
     known = [estimate for estimate in found.values() if estimate is not None]
     lines = [f"{len(found)} of {len(planned)} trials to run"]
     if known:
@@ -115,6 +142,36 @@ def _print_estimates(planned: Sequence[Trial], config: RunConfig, jobs: int, rep
     if any(standing.side_by_side for standing in standings):
         lines.append("what is measured side by side comes on top")
     out.print("; ".join(lines), highlight=False, soft_wrap=True)
+
+
+def _print_needs(planned: Sequence[Trial], results: Path, margins: Mapping[str, float]) -> None:
+    """What margins need, from the records of the results folder and of the committed experiments."""
+    committed = sorted((Path(__file__).resolve().parents[2] / "results").glob("*/records"))
+    records = {r.key: r for folder in (results, *(place.parent for place in committed)) for r in store.load_all(folder)}
+    benches = list(dict.fromkeys(trial.bench.name for trial in planned))
+    methods = {trial.method for trial in planned}
+    found = power.needs([r for r in records.values() if r.method in methods], benches, margins)
+    others = [bench for bench in benches if bench not in {need.bench for need in found}]
+    found += power.needs(records.values(), others, margins)  # of methods that are not in the run
+    table = folded_table("bench", "metric", "margin", "pairs known", "most is needed by", "tasks, one seed", "seeds")
+    for need in found:
+        seeds = (
+            f"{need.seeds} with {need.test_tasks} tasks" if need.seeds else f"no number with {need.test_tasks} tasks"
+        )
+        seeds = "not known: no pair has two seeds" if need.variances.seed is None else seeds
+        tasks = f"{need.tasks:,}" if need.tasks else f"more than {power.MOST:,}"
+        table.add_row(need.bench, need.metric, f"{need.margin:g}", str(need.pairs), need.pair, tasks, seeds)
+    if found:
+        out.print(table)
+        out.print(
+            f"to find a difference of the margin with a chance of {power.POWER:.0%} at the 5 % level; one seed decides "
+            "on two trained models, seeds on methods",
+            highlight=False, soft_wrap=True,
+        )  # fmt: skip
+    known = {(need.bench, need.metric) for need in found}
+    for bench, metric in itertools.product(benches, margins):
+        if (bench, metric) not in known:
+            out.print(f"nothing is known of {bench} {metric}: no records of two methods", highlight=False)
 
 
 def _duration(seconds: float) -> str:

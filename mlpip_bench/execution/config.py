@@ -37,6 +37,8 @@ class RunConfig:
         queries: queries per class at test.
         overrides: fields of plan or settings, for all methods (key ``"*"``) or by method.
         sweeps: several such settings, each of which makes trials of its own, likewise by method.
+        tune: how many settings of each method are tried in its tuned trial; None for no such trials.
+        select: metric of the validation tasks that chooses among them; None for the first of the bench's.
         source, data_root: where data comes from.
         data: options of task families, by family.
         device: ``auto``, ``cpu``, ``mps``, ``cuda`` or ``cuda:N``.
@@ -57,6 +59,8 @@ class RunConfig:
     queries: int = TEST_QUERIES
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sweeps: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    tune: int | None = None
+    select: str | None = None
     source: SourceChoice = "auto"
     data_root: Path | None = None
     data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -207,6 +207,7 @@ def make_record(
             "chosen": {name: iteration for name, (iteration, _) in _chosen(trial, trained).items()},
             "history": trained.history,
             **({"environments": trained.environments} if len(trained.environments) > 1 else {}),
+            **({"swept": sorted(trial.swept)} if trial.swept else {}),
         },
         seconds=seconds,
         environment={**environment(trial.device), "code": code_facts(trial, protocol), **session},

@@ -29,6 +29,8 @@ DEFAULTS: Mapping[str, Any] = {
     "queries": 15,
     "set": (),
     "sweep": (),
+    "tune": None,
+    "select": None,
     "source": "auto",
     "data_root": None,
     "data": (),
@@ -40,6 +42,8 @@ DEFAULTS: Mapping[str, Any] = {
     "predictions": True,
     "profile": False,
     "dry_run": False,
+    "estimate": False,
+    "margin": None,
     "jobs": 1,
     "ray": None,
     "cpus": None,
@@ -47,6 +51,9 @@ DEFAULTS: Mapping[str, Any] = {
     "wait": True,
 }
 """All options of a run, with the values that they have where nobody sets them."""
+
+LARGEST_TUNE = 10_000
+"""Draws of a tuned trial, at most."""
 
 ABOUT = ("question", "page", "machine", "version", "numbers", "frozen", "note")
 """What else a file of options may have: what an experiment says of itself."""
@@ -86,9 +93,13 @@ def _are_seeds(value: object) -> bool:
 
 
 _TYPES: tuple[tuple[str, Callable[[object], bool], tuple[str, ...]], ...] = (
-    ("a whole number", _is_whole, ("iterations", "test_tasks", "queries", "jobs", "cpus", "time_limit")),
-    ("true or false", lambda value: isinstance(value, bool), ("predictions", "profile", "dry_run", "wait")),
-    ("a text", _is_text, ("backbone", "preset", "source", "device", "precision", "compile", "overwrite", "ray")),
+    ("a whole number", _is_whole, ("iterations", "test_tasks", "queries", "tune", "jobs", "cpus", "time_limit")),
+    ("true or false", lambda value: isinstance(value, bool), ("predictions", "profile", "dry_run", "estimate", "wait")),
+    (
+        "a text",
+        _is_text,
+        ("backbone", "preset", "select", "margin", "source", "device", "precision", "compile", "overwrite", "ray"),
+    ),
     ("the name of a folder", lambda value: isinstance(value, str | Path), ("results", "data_root")),
     ("a text with commas, or a list of texts", _are_texts, ("bench", "methods", "protocols", "norm")),
     ("whole numbers, a list of them or a text with commas", _are_seeds, ("seeds",)),
@@ -200,6 +211,14 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
         raise UserError("--time-limit is for processes of this machine; a Ray cluster has limits of its own.")
     if options["ray"] is not None and options["jobs"] > 1:
         raise UserError("--jobs is for processes of this machine, and a Ray cluster has its own count. Leave one out.")
+    if options["tune"] is not None and not 2 <= options["tune"] <= LARGEST_TUNE:
+        raise UserError(f"--tune takes a number of draws, from 2 (the first has the defaults); got {options['tune']}.")
+    if options["tune"] is None and options["select"] is not None:
+        raise UserError("--select chooses among the draws of --tune, which is not given. Add --tune N.")
+    if options["tune"] is not None and options["sweep"]:
+        raise UserError(
+            "--sweep shows all values on test tasks, and --tune chooses on validation tasks. Leave one out."
+        )
     if not names(options["bench"]):
         raise UserError("a run needs a bench, for example --bench omni5w1s. See: list benches.")
     overrides = settings(_assignments(options["set"]), {n: options[n] for n in ("iterations", "test_tasks")})
@@ -217,6 +236,8 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
         queries=options["queries"],
         overrides=overrides,
         sweeps=sweeps(_assignments(options["sweep"]), overrides),
+        tune=options["tune"],
+        select=options["select"],
         source=options["source"],
         data_root=data_root_of(_path(options["data_root"])),
         data=data_options(_assignments(options["data"])),

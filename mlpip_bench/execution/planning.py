@@ -15,6 +15,7 @@ from mlpip_bench.evaluation.protocol import EvalProtocol, MeasurementRule
 from mlpip_bench.execution.config import Overwrite, RunConfig
 from mlpip_bench.execution.fingerprint import plugin_code
 from mlpip_bench.execution.trial import Trial
+from mlpip_bench.execution.tuning import tuned
 from mlpip_bench.inference.method import Method
 from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.records.record import LARGEST_SEED
@@ -99,6 +100,8 @@ def plan_trials(
                     )
                 )
     trials = list({trial.key: trial for trial in trials}.values())  # two values may come to one setting
+    if config.tune is not None:
+        trials += [tuned(trial, config) for trial in trials]
     if not any(trial.protocols for trial in trials):
         kinds = sorted({family.kind for family in families.values()})
         raise UserError(
@@ -106,7 +109,8 @@ def plan_trials(
             f"{', '.join(plugins)} on {' or '.join(kinds)}. See: list protocols."
         )
     for trial in trials:
-        _check(trial, config.results)
+        for each in [trial] if trial.tuning is None else map(trial.draw, range(trial.tuning.draws)):
+            _check(each, config.results)
     return trials
 
 

@@ -11,7 +11,7 @@ import torch
 
 from mlpip_bench import registry
 from mlpip_bench.execution.fingerprint import plugin_code
-from mlpip_bench.execution.trial import Trial
+from mlpip_bench.execution.trial import Trial, Tuning
 from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.records import store
@@ -55,7 +55,7 @@ def restored(path: Path, device: torch.device) -> tuple[Trial, TrainingState]:
         trial = trial_of(record)
     except (KeyError, TypeError, ValueError) as error:  # a version that wrote other fields
         raise other_code from error
-    if trial.record_key(record.protocol) != record.key:
+    if _as_planned(trial, record).record_key(record.protocol) != record.key:
         raise other_code
     checkpoint = trial.checkpoint(folder)
     if not checkpoint.exists():
@@ -107,6 +107,23 @@ def trial_of(record: Record) -> Trial:
         data=RecordedData(data["name"], data["source"], data["fingerprint"], dict(data["options"])),
         device=torch.device(record.device),
         numerics=Numerics(**numerics),
+    )
+
+
+def _as_planned(trial: Trial, record: Record) -> Trial:
+    """The trial that a record was planned as: of a tuned one, with the settings before any were chosen."""
+    tuning = record.training.get("tuning")
+    if tuning is None:
+        return trial
+    default = _tuples(tuning["default"])
+    of_plan = {name: value for name, value in default.items() if hasattr(trial.plan, name)}
+    of_method = {name: value for name, value in default.items() if name not in of_plan}
+    space = {name: choice for name, choice in trial.plugin.search_space.items() if name in default}
+    return replace(
+        trial,
+        plan=replace(trial.plan, **of_plan),
+        settings=replace(trial.settings, **of_method),
+        tuning=Tuning(tuning["draws"], tuning["select"], space),
     )
 
 

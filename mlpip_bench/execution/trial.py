@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -16,6 +17,7 @@ from mlpip_bench.benches.family import PRESETS, TEST_QUERIES, TaskFamily, TaskSo
 from mlpip_bench.benches.spec import BenchSpec
 from mlpip_bench.execution.fingerprint import NUMBERS_VERSION
 from mlpip_bench.inference.method import Method, Problem, TrainingPlan
+from mlpip_bench.inference.search import Space, drawn
 from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.records.record import path_of
 from mlpip_bench.tasks.stream import Stream
@@ -26,6 +28,34 @@ from mlpip_bench.utils.settings import as_json, key_of
 
 _ONLY_TEST = ("queries", "test_tasks", "compile")
 """What the trained model knows nothing of."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How a tuned trial chooses its settings.
+
+    Attributes:
+        draws: how many settings are tried, the defaults among them.
+        select: metric of the validation tasks that chooses.
+        space: what is drawn from.
+    """
+
+    draws: int
+    select: str
+    space: Space
+
+    @property
+    def in_words(self) -> str:
+        """For tables."""
+        return f"{self.draws} draws by validation {self.select}"
+
+    def as_json(self) -> dict[str, Any]:
+        """All that decides which settings are tried and chosen."""
+        return {
+            "draws": self.draws,
+            "select": self.select,
+            "space": {name: str(choice) for name, choice in sorted(self.space.items())},
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +72,8 @@ class Trial:
         data: what its tasks are made of.
         device: where it runs.
         numerics: how numbers are computed there.
+        tuning: for the tuned companion of a trial, how its settings are chosen; plan and settings are its draw 0.
+        note: what else its title says.
     """
 
     bench: BenchSpec
@@ -61,12 +93,16 @@ class Trial:
     data: TaskSource
     device: torch.device
     numerics: Numerics
+    tuning: Tuning | None = None
+    note: str = ""
 
     @property
     def title(self) -> str:
         """For messages."""
         settings = "".join(f" {name}={value}" for name, value in self.swept.items())
-        return f"{self.bench.name} {self.method}{settings} {self.norm} seed {self.seed}"
+        return f"{self.bench.name} {self.method}{settings} {self.norm} seed {self.seed}{self.note}" + (
+            f" tuned over {self.tuning.in_words}" if self.tuning else ""
+        )
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
@@ -81,6 +117,7 @@ class Trial:
             **key_of(self.plan),
             **key_of(self.numerics),
             "settings": as_json(self.settings),
+            **({"tuned": self.tuning.in_words} if self.tuning else {}),
         }
 
     @property
@@ -139,9 +176,25 @@ class Trial:
             "config": {name: value for name, value in config.items() if name not in leave_out},
             "settings": key_of(self.settings),
             "code": {plugin: code for plugin, code in self.code.items() if not plugin.startswith("protocol ")},
+            **({"tuned": self.tuning.as_json()} if self.tuning else {}),
             **more,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def draw(self, number: int) -> Trial:
+        """One of the trials that a tuned one chooses from; nothing is measured of it."""
+        assert self.tuning is not None
+        values = drawn(self.tuning.space, self.seed, number)
+        of_plan = {name: value for name, value in values.items() if hasattr(self.plan, name)}
+        of_method = {name: value for name, value in values.items() if name not in of_plan}
+        return dataclasses.replace(
+            self,
+            plan=dataclasses.replace(self.plan, **of_plan),
+            settings=dataclasses.replace(self.settings, **of_method),
+            protocols=(),
+            tuning=None,
+            note=f" draw {number} of {self.tuning.draws}",
+        )
 
     def path(self, results_folder: Path, kind: str, suffix: str) -> Path:
         """Where a file of this trial lies: its checkpoint, failure or lock."""

@@ -12,6 +12,7 @@ from mlpip_bench.execution.measuring import measure_side_by_side, message_of, tr
 from mlpip_bench.execution.planning import plan_trials
 from mlpip_bench.execution.status import HELD, failure_path
 from mlpip_bench.execution.trial import Trial
+from mlpip_bench.execution.tuning import tune_and_measure
 from mlpip_bench.records import store
 from mlpip_bench.records.predictions import stem
 from mlpip_bench.records.record import Record
@@ -122,7 +123,8 @@ def _records(
         remove_leftovers(path)
     names = [name for name in job.protocols if trial.record_path(folder, name) in wanted]
     afresh = job.config.overwrite == "always"
-    return train_and_measure(trial, names, folder, reporter, afresh=afresh, predictions=job.config.predictions)
+    measure = train_and_measure if trial.tuning is None else tune_and_measure
+    return measure(trial, names, folder, reporter, afresh=afresh, predictions=job.config.predictions)
 
 
 def keep_failure(trials: Sequence[Trial], error: BaseException, folder: Path, reporter: Reporter) -> Outcome:

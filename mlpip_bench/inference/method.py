@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from mlpip_bench.inference.search import LogUniform, Space
 from mlpip_bench.nn.backbone import Backbone, BackboneSpec, InputShape
 from mlpip_bench.nn.normalization import Statistics
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
@@ -167,8 +168,8 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
         Settings: frozen dataclass of the method's own settings, with defaults.
         presets: what a budget changes: ``{preset: {"*" | data set | bench: {field: value}}}`` over the
             fields of :class:`TrainingPlan` and ``Settings``; the more specific entry wins.
-        search_space: values worth trying of fields of :class:`TrainingPlan` and ``Settings``, by field; a choice of
-            settings on validation tasks draws from them.
+        search_space: what ``run --tune`` draws from: fields of ``Settings`` or of the training plan, but none of the
+            budget; a subclass names its own as ``{**Method.search_space, "scale": LogUniform(0.1, 10)}``.
         xfail_checks: conformance checks that the method fails by its nature, with the reason.
     """
 
@@ -178,7 +179,7 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
     linear_classifier: ClassVar[bool] = False
     Settings: ClassVar[type] = NoSettings
     presets: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
-    search_space: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    search_space: ClassVar[Space] = {"learning_rate": LogUniform(1e-4, 1e-2)}
     xfail_checks: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, problem: Problem, settings: Any) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
+from mlpip_bench.inference.search import OneOf, Space
 from mlpip_bench.nn.normalization import Statistics
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
@@ -29,16 +30,16 @@ Observed = Literal["support", "support-all", "support+query"]
 
 OVER_POINTS: Literal["1/points"] = "1/points"
 
-SEARCH_SPACE: dict[str, tuple[Any, ...]] = {
-    "observed": ("support", "support-all", "support+query"),
-    "beta": (1.0, OVER_POINTS, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01),
-    "anneal": (0, 200, 1000),
-    "prior_std": (1.0, 0.1, 0.3, 3.0),
-    "initial_log_variance": (0.0, -2.0, -4.0, -6.0),
-    "dropout": (False, True),
-    "samples": (10, 1, 30),
+SEARCH_SPACE: Space = {
+    "observed": OneOf(("support", "support-all", "support+query")),
+    "beta": OneOf((1.0, OVER_POINTS, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)),
+    "anneal": OneOf((0, 200, 1000)),
+    "prior_std": OneOf((1.0, 0.1, 0.3, 3.0)),
+    "initial_log_variance": OneOf((0.0, -2.0, -4.0, -6.0)),
+    "dropout": OneOf((False, True)),
+    "samples": OneOf((10, 1, 30)),
 }
-"""Values that a choice of settings on validation tasks draws from, for both forms of VI."""
+"""What ``run --tune`` draws from for both forms of VI, beyond the learning rate."""
 
 
 @dataclass(frozen=True)

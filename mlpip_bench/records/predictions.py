@@ -37,7 +37,7 @@ LARGEST_BYTES = 2**28
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What one model predicts for the queries of one split, with 75 queries of 5 classes in 900 bytes a task.
+    """What one model predicts for the queries of one split, with 75 queries of 5 classes in 1,200 bytes a task.
 
     Attributes:
         of_target: log predictive density of each query's target, ``[task, point]``, in nats; float32.

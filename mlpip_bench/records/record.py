@@ -103,8 +103,9 @@ class Record:
         backbone: ``name``, ``spec`` (all settings) and ``input_shape`` of the network from inputs to features.
         inductive: whether each query was predicted without sight of the others.
         device: ``cpu`` or ``cuda``.
-        training: ``iterations``, ``tasks_seen``, ``seconds``, ``best_iteration``, ``history``, and
-            ``chosen``, the iteration that each metric of validation chose.
+        training: ``iterations``, ``tasks_seen``, ``seconds``, ``best_iteration``, ``history``, and ``chosen``, the
+            iteration that each metric of validation chose; ``swept`` names settings that a sweep varied; ``tuning``
+            says what a tuned trial drew and chose, and ``default`` values.
         environment: versions, machine, threads.
         seconds: wall-clock seconds of the evaluation.
         predictions: the file of its model's predictions; None where they were not kept.
@@ -133,6 +134,9 @@ class Record:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < LARGEST_SEED:
             raise ValueError(f"seed must be from 0 to {LARGEST_SEED - 1}; got {self.seed}")
+        tuning = self.training.get("tuning", {})
+        if not isinstance(tuning, Mapping) or not isinstance(tuning.get("default", {}), Mapping):
+            raise ValueError("training.tuning must have default settings by name")
 
     @property
     def filename(self) -> str:
@@ -150,7 +154,17 @@ def path_of(results: Path, bench: str, method: str, protocol: str, seed: int, ke
 
 
 def facts(record: Record, score: Scores) -> dict[str, object]:
-    """All that tells a measured configuration from others, by name; its seed is no part of it."""
+    """All that tells a measured configuration from others, by name; its seed is no part of it.
+
+    Nor is what a tuned trial has chosen, which differs between seeds.
+    """
+    chosen = record.training.get("tuning", {}).get("default", ())
+    known = _facts(record, score)
+    names = {name if name in known else f"settings.{name}" for name in chosen}
+    return {**known, **dict.fromkeys(sorted(names), "tuned")}
+
+
+def _facts(record: Record, score: Scores) -> dict[str, object]:
     return {
         **{name: value for name, value in record.config.items() if name not in ("settings", "seed")},
         **{f"settings.{name}": value for name, value in record.config.get("settings", {}).items()},

@@ -34,12 +34,14 @@ BINS = 15
 
 def accuracy(p: Predictions) -> Array:
     """Share of queries whose class is the most probable one, ``[task]``."""
-    return _hits(p).mean(1)
+    found: Array = _hits(p).mean(1)
+    return found
 
 
 def nll(p: Predictions) -> Array:
     """Mean negative log predictive density of the queries, ``[task]``, in nats."""
-    return -p.of_target.astype(np.float64).mean(1)
+    found: Array = -p.of_target.astype(np.float64).mean(1)
+    return found
 
 
 def brier(p: Predictions) -> Array:
@@ -100,7 +102,8 @@ def _classes(p: Predictions) -> Array:
 
 
 def _hits(p: Predictions) -> Array:
-    return (p.choices == _classes(p)).astype(np.float64)
+    right: Array = np.equal(np.asarray(p.choices), _classes(p))
+    return right.astype(np.float64)
 
 
 def _top(p: Predictions) -> Array:
@@ -164,7 +167,7 @@ def ensemble(members: Sequence[Predictions]) -> Predictions:
     first = members[0]
     for other in members[1:]:
         same = first.of_target.shape == other.of_target.shape and (first.targets is None) == (other.targets is None)
-        if not same or (first.targets is not None and not np.array_equal(first.targets, other.targets)):
+        if not same or not (first.targets is None or np.array_equal(first.targets, _classes(other))):
             raise ValueError("members of an ensemble must predict the same queries; their targets differ")
     if first.targets is None:
         mean = logsumexp([m.of_target.astype(np.float64) for m in members], axis=0) - math.log(len(members))

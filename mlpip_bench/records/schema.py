@@ -84,6 +84,7 @@ class _Training(_Part):
     seconds: Seconds = 0.0
     best_iteration: Annotated[int, Field(ge=-1, le=2**53)] = -1
     history: list[dict[Text, Number]] = []
+    chosen: dict[Text, Count] = {}
 
 
 class _Code(_Part):

@@ -52,7 +52,8 @@ def fact_in_words(name: str, values: Mapping[str, str]) -> str:
 
 def in_words(entry: Entry, names: Iterable[str]) -> str:
     """The named facts with their values."""
-    return ", ".join(f"{bare(name)} {entry.facts.get(name) or 'unset'}" for name in names)
+    unset = {"tuned": "no (default)"}
+    return ", ".join(f"{bare(name)} {entry.facts.get(name) or unset.get(name, 'unset')}" for name in names)
 
 
 def named(entry: Entry, names: Sequence[str]) -> str:

@@ -94,16 +94,3 @@ def test_settings_that_are_wrong_are_named(overrides, says):
     with pytest.raises(UserError) as error:
         resolve_versa(**overrides)
     assert says in str(error.value)
-
-
-@pytest.mark.parametrize("name", [n for n in registry.method_names() if registry.method(n).search_space])
-def test_a_search_space_has_values_that_the_fields_take_the_default_first(name):
-    plugin = registry.method(name)
-    budget = dict.fromkeys(("iterations", "tasks_per_batch", "train_queries", "learning_rate"), 1)
-    for field, values in plugin.search_space.items():
-        assert len(set(values)) == len(values) > 1, field
-        for value in values:
-            chosen = resolve(plugin, name, budget, "quick", (), {field: value})
-            assert value in (getattr(chosen.settings, field, None), getattr(chosen.plan, field, None))
-        resolved = resolve(plugin, name, budget, "quick", (), {})
-        assert values[0] in (getattr(resolved.settings, field, None), getattr(resolved.plan, field, None)), field

@@ -17,7 +17,7 @@ import torch
 import typer
 from mlpip_bench.protocols import timing, versatility
 
-from builders import REPOSITORY, invoke
+from builders import REPOSITORY, invoke, write_trial
 from mlpip_bench import registry
 from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.procedural import patches, solids
@@ -206,7 +206,7 @@ def test_every_option_that_is_named_in_a_line_of_text_is_there():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working folder with the committed experiments, runs of one bench with its timings, and a file of options."""
+    """A working folder with the committed experiments, runs of one bench with timings and predictions, and options."""
     folder = tmp_path_factory.mktemp("documented")
     results = folder / "results"
     derived = shutil.ignore_patterns("tables", "figures", "checkpoints", "failures", "profiles", "locks")
@@ -215,6 +215,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.rmtree(bench)  # one is enough to draw and to print
     for name in ("omniglot", "timing"):
         shutil.copytree(results / name / "records", folder / "runs" / "records", dirs_exist_ok=True)
+    for seed in (0, 1):
+        write_trial(folder / "runs", seed=seed)  # with predictions
     (folder / "experiment.yaml").write_text("bench: omni5w1s\nmethods: versa,maml\nseeds: 0,1,2\n")
     return folder
 

@@ -134,9 +134,12 @@ def test_a_dry_run_says_what_is_done_and_what_is_not_and_why_and_does_nothing(tm
     assert "its records are there" in of["protonets", "0"]
     assert "no record of accuracy, nll" in of["protonets", "1"]
     assert "failed before: KeyError" in of["maml", "0"]
-    assert "GB" not in of["protonets", "0"]
-    assert "GB" in of["maml", "1"]
-    assert "3 of 4 trials to run; about " in done.output
+    assert "GB" not in done.output
+    assert "3 of 4 trials to run; --estimate says" in done.output
+    measured = run(tmp_path, "--estimate", "--seeds", "0,1", methods="protonets,maml")
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+    assert "3 of 4 trials to run; about " in measured.output
+    assert sum("GB" in line for line in measured.output.splitlines() if "metabn seed" in line) == 3
 
 
 def test_a_dry_run_in_a_new_place_makes_no_folder(tmp_path):
@@ -190,7 +193,7 @@ def test_estimates_add_up_what_is_left(tmp_path, monkeypatch):
 
 def test_a_trial_that_cannot_be_estimated_is_no_reason_to_stop(tmp_path, monkeypatch):
     monkeypatch.setattr(registry.method("protonets"), "loss", lambda self, batch: {}["missing"])
-    done = run(tmp_path, "--dry-run")
+    done = run(tmp_path, "--estimate")
     assert done.exit_code == 0
     assert "1 cannot be estimated" in done.output
 

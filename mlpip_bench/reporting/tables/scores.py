@@ -136,6 +136,9 @@ def _own_row(entries: Sequence[Entry], telling: set[str], common: set[str], unit
     note = [fact_in_words(name, values) for name, values in in_columns.items() if varies(values)]
     unsaid = set(per_bench) - OWN_COLUMN - ONLY_IF_TELLING - common - set(settings)
     note += [fact_in_words(name, per_bench[name]) for name in sorted(unsaid) if not name.startswith("data.")]
+    note += sorted(
+        {f"a sweep on test tasks over {', '.join(s)}" for e in entries if (s := e.record.training.get("swept"))}
+    )
     label = facts["method"] + stand_in_mark(facts["source"])
     cells = {column: mean_cell(group, unit) for column, group in grouped(entries, lambda e: e.column).items()}
     if varies(per_bench["iterations"]):
