@@ -24,8 +24,8 @@ def clean(
     only: Annotated[
         str | None,
         typer.Option(
-            help="Only these, with commas: records (outdated ones), predictions (of no record), checkpoints "
-            "(of records), failures; or unfinished (checkpoints of trainings to go on with), which goes only where it is named."
+            help="Only these, with commas: records (outdated ones), predictions (of no record), checkpoints (of "
+            "records), failures; or unfinished (checkpoints of trainings to go on with), only where it is named."
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Remove them; left out, they are only listed.")] = False,

@@ -43,9 +43,7 @@ def perform_runs(configs: Sequence[RunConfig], asked: Sequence[Mapping[str, Any]
         planning.plan_trials(config, reporter, here=options["ray"] is None)
         for config, options in zip(configs, asked, strict=True)
     ]
-    failed = [
-        _perform_run(*of_run, reporter) for of_run in zip(planned, configs, asked, margins, strict=True)
-    ]
+    failed = [_perform_run(*of_run, reporter) for of_run in zip(planned, configs, asked, margins, strict=True)]
     if any(failed):
         raise typer.Exit(1)
 

@@ -88,7 +88,9 @@ def _estimate(trial: Trial, protocols: Sequence[str], reached: int, held: int) -
         vars(evaluation).pop("predictions")
         test = sum(_seconds(lambda: _measure(name, evaluation), device) for name in protocols) / evaluation.tasks  # noqa: B023
     left = plan.iterations - reached
-    models = 2 if left or plan.iterations > plan.validate_every else 1  # the best, by one metric or by two, and the last
+    models = (
+        2 if left or plan.iterations > plan.validate_every else 1
+    )  # the best, by one metric or by two, and the last
     draws = trial.tuning.draws if trial.tuning else 1
     training = draws * (left * step + validations * plan.validation_tasks * validation)
     seconds = training + models * plan.test_tasks * test

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +73,7 @@ def tune_and_measure(
     scored = [number for number, note in enumerate(notes) if note["score"] is not None]
     if not scored:
         raise TrialError(f"all {tuning.draws} draws failed; the first: {notes[0]['error']}")
-    (better,) = (metric.better for metric in trial.family.validation_metrics if metric.name == tuning.select)
-    best = (max if better == "higher" else min)(
-        scored, key=lambda number: notes[number]["score"]
-    )  # first of equal ones
+    best = _best_of(trial, tuning)(scored, key=lambda number: notes[number]["score"])  # the first of equal ones
     chosen = dataclasses.replace(draws[best], protocols=trial.protocols)
     counted = {
         "seconds": sum(note["seconds"] for note in notes),
@@ -110,17 +107,24 @@ def _trained(draw: Trial, tuning: Tuning, folder: Path, reporter: Reporter, *, a
     reached = state or (load_checkpoint(checkpoint) if checkpoint.exists() else None)
     return {
         "values": {name: _value(draw, name) for name in tuning.space},
-        "score": None if state is None else _score(state, tuning.select),
+        "score": None if state is None else _score(state, draw, tuning),
         "seconds": reached.seconds if reached else 0.0,
         "iterations": reached.iteration if reached else 0,
         **({"error": error} if error else {}),
     }
 
 
-def _score(state: TrainingState, metric: str) -> float:
-    """The validation score of the model that would be tested."""
-    (found,) = (entry[metric] for entry in state.history if entry["iteration"] == state.best_iteration)
-    return found
+def _score(state: TrainingState, draw: Trial, tuning: Tuning) -> float | None:
+    """The best validation of a draw, which is that of the model whose scores are chosen by the metric."""
+    found = [entry[tuning.select] for entry in state.history if tuning.select in entry]
+    score: float | None = _best_of(draw, tuning)(found, default=None)
+    return score
+
+
+def _best_of(trial: Trial, tuning: Tuning) -> Callable[..., Any]:
+    """``max`` or ``min``: which way the metric is good."""
+    (better,) = (metric.better for metric in trial.family.validation_metrics if metric.name == tuning.select)
+    return max if better == "higher" else min
 
 
 def _value(trial: Trial, name: str) -> Any:

@@ -2,7 +2,8 @@
 
 The file is what ``numpy.load`` reads: arrays in an uncompressed ZIP file without time stamps, so that equal predictions
 are equal bytes. Its arrays are ``SPLIT.targets`` and, for the model of each iteration that a record names,
-``SPLIT.ITERATION.of_target`` and so on, with the names of :class:`Predictions`. It is named by a record, with its SHA-256, and read without pickle.
+``SPLIT.ITERATION.of_target`` and so on, with the names of :class:`Predictions`. It is named by a record, with its
+SHA-256, and read without pickle.
 """
 
 from __future__ import annotations

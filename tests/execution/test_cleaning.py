@@ -85,7 +85,7 @@ def predicted(tmp_path):
     """A folder with a current record, an outdated one, the predictions of both, and predictions of neither."""
     place = tmp_path / "records" / "omni5w1s" / "alpha"
     for number, seed in ((NUMBERS_VERSION, 0), (NUMBERS_VERSION - 1, 1), (None, 2)):
-        of = {("test", "best"): make_predictions(seed=seed)}
+        of = {("test", 3): make_predictions(seed=seed)}
         named = predictions.save(of, place, predictions.stem(seed, f"{seed}" * 12))
         if number is not None:
             record = dataclasses.replace(made_by(number), seed=seed, key=f"{seed}" * 12, predictions=named)

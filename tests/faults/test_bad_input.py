@@ -68,7 +68,7 @@ RUN = {
     "data option twice": (["--data", "omni.split=vinyals", "--data", "omni.split=random"], ["split is set twice"]),
     "data root that is not there": (
         ["--data-root", "/no/such/folder"],
-        ["the data folder must exist; /no/such/folder"],
+        ["the data folder must exist; /no/such"],
     ),
     "swept and set": (["--sweep", "iterations=5,6"], ["iterations is set twice"]),
     "sweep of an absent method": (["--sweep", "maml.test_steps=1,3"], ["'maml' is not among --methods protonets"]),

@@ -33,7 +33,7 @@ def files(folder: Path) -> list[Path]:
 
 def of_all(**more) -> dict:
     """The predictions of a trial."""
-    return {("test", "best"): make_predictions(6, **more), ("validation", "best"): make_predictions(3, seed=1, **more)}
+    return {("test", 3): make_predictions(6, **more), ("validation", 3): make_predictions(3, seed=1, **more)}
 
 
 def equal(a: kept.Predictions, b: kept.Predictions) -> bool:
@@ -63,7 +63,7 @@ def test_a_recomputed_mean_nll_agrees_to_1e_4(scale, tasks):
 def test_a_probability_of_zero_is_kept():
     with np.errstate(divide="ignore"):
         found = kept.of_classes(np.array([[0, 1]]), np.log(np.array([[[1.0, 0.0], [0.5, 0.5]]])))
-    (back,) = kept.from_bytes(kept.to_bytes({("test", "best"): found})).values()
+    (back,) = kept.from_bytes(kept.to_bytes({("test", 3): found})).values()
     assert back.log_probs[0, 0, 1] == -np.inf
 
 
@@ -89,13 +89,13 @@ def test_the_same_predictions_are_the_same_bytes_at_any_time(monkeypatch):
 def test_numpy_reads_the_file_without_pickle(tmp_path):
     named = kept.save(of_all(), tmp_path, kept.stem(0, "0" * 12))
     with np.load(tmp_path / named.file, allow_pickle=False) as arrays:
-        assert np.array_equal(arrays["test.targets"], of_all()["test", "best"].targets)
-        assert arrays["test.best.log_probs"].shape == (6, 12, 3)
+        assert np.array_equal(arrays["test.targets"], of_all()["test", 3].targets)
+        assert arrays["test.3.log_probs"].shape == (6, 12, 3)
 
 
 def test_regression_keeps_the_densities_of_targets():
     found = kept.Predictions(np.full((2, 3), 1.5, "<f4"))
-    (back,) = kept.from_bytes(kept.to_bytes({("test", "last"): found})).values()
+    (back,) = kept.from_bytes(kept.to_bytes({("test", 4): found})).values()
     assert equal(found, back)
     assert back.targets is None
 
@@ -103,9 +103,9 @@ def test_regression_keeps_the_densities_of_targets():
 def test_a_large_file_keeps_the_true_class_and_the_most_probable_one(monkeypatch):
     whole = make_predictions(6)
     monkeypatch.setattr(kept, "LARGE_BYTES", 6 * 12 * (4 + 1 + 2 * 3))
-    assert kept.from_bytes(kept.to_bytes({("test", "best"): whole}))["test", "best"].log_probs is not None
+    assert kept.from_bytes(kept.to_bytes({("test", 3): whole}))["test", 3].log_probs is not None
     monkeypatch.setattr(kept, "LARGE_BYTES", kept.LARGE_BYTES - 1)
-    back = kept.from_bytes(kept.to_bytes({("test", "best"): whole}))["test", "best"]
+    back = kept.from_bytes(kept.to_bytes({("test", 3): whole}))["test", 3]
     assert back.log_probs is None
     assert np.array_equal(back.of_target, whole.of_target)
     assert np.array_equal(back.choices, whole.choices)
@@ -231,7 +231,7 @@ def test_arrays_that_are_no_predictions(tmp_path, content, says):
 
 
 def test_the_good_arrays_of_the_test_above_are_predictions(tmp_path):
-    assert equal(kept.load(saved(tmp_path, changed()), tmp_path)["test", "best"], make_predictions())
+    assert equal(kept.load(saved(tmp_path, changed()), tmp_path)["test", 3], make_predictions())
 
 
 def test_a_pipe_a_folder_and_a_huge_file_are_messages(tmp_path):
@@ -256,9 +256,11 @@ def test_a_run_keeps_one_file_a_trial_that_all_its_records_name(tmp_path):
     assert {record.predictions.file for record in records} == {file.name}
     found = kept.load(records[0], file.parent)
     assert {split for split, _ in found} == {"test", "validation"}
-    assert found["test", "best"].log_probs.shape == (4, 75, 5)
-    assert len(found["validation", "best"].of_target) == 2
-    assert ("test", "last") in found or records[0].training["best_iteration"] == 4
+    training = records[0].training
+    models = {*training["chosen"].values(), training["iterations"]}
+    assert found.keys() == {(split, iteration) for split in ("test", "validation") for iteration in models}
+    assert found["test", 4].log_probs.shape == (4, 75, 5)
+    assert len(found["validation", 4].of_target) == 2
 
 
 def test_equal_runs_give_equal_files_and_the_numbers_of_a_run_without(tmp_path):
@@ -295,7 +297,7 @@ def test_predictions_of_regression(tmp_path):
     (file,) = files(tmp_path)
     (record,) = (record for record in store.load_all(tmp_path) if record.protocol == "nll")
     best = next(score for score in record.scores if score.model == "best")
-    found = kept.load(record, file.parent)["test", "best"]
+    found = kept.load(record, file.parent)["test", record.training["best_iteration"]]
     assert -found.of_target.mean(1) == pytest.approx(best.per_task, rel=1e-6)
 
 

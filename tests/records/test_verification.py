@@ -52,7 +52,7 @@ def test_predictions_that_were_improved_with_their_scores_are_found(tmp_path):
     path = write_trial(tmp_path)[0]
     record = store.load(path)
     _, log_probs = random_queries(6, 5, 15)
-    of = {("test", "best"): predictions.of_classes(log_probs.argmax(-1), log_probs)}
+    of = {("test", 4): predictions.of_classes(log_probs.argmax(-1), log_probs)}
     named = predictions.save(of, path.parent, predictions.stem(0, "0" * 12))
     scores = tuple(dataclasses.replace(score, per_task=(1.0,) * 6) for score in record.scores)
     rewritten(path, predictions=named, scores=scores)
@@ -109,7 +109,7 @@ def test_a_score_that_is_not_finite_in_the_predictions(tmp_path):
     path = write_trial(tmp_path)[1]
     targets, _ = random_queries(6, 5, 15)
     certain = np.where(np.arange(5) == (targets[..., None] + 1) % 5, 0.0, -np.inf)
-    of = {("test", "best"): predictions.of_classes(targets, certain)}
+    of = {("test", 4): predictions.of_classes(targets, certain)}
     rewritten(path, predictions=predictions.save(of, path.parent, predictions.stem(0, "0" * 12)))
     assert verify(path).status == "inconsistent"
 
