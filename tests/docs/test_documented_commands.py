@@ -38,7 +38,9 @@ ELSEWHERE = {
     ".venv/bin/pip install -c constraints.txt -e .[dev]": MACHINE,
     "pip install -c constraints.txt .[render]": "tox -e tests installs this extra",
     "pip install -e .": MACHINE,
-    "PYTHONPATH=tests python tests/execution/test_stored_scores.py": "it changes what is stored; its own tests run each of its cases",
+    "PYTHONPATH=tests python tests/execution/test_stored_scores.py": (
+        "it changes what is stored; its own tests run each of its cases"
+    ),
     "pip install ./docs/example_plugin": "tests/testing/test_example_plugin.py installs it into a folder of its own",
     ". .venv/bin/activate": MACHINE,
     "source .venv/bin/activate": MACHINE,
