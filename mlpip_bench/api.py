@@ -47,7 +47,7 @@ _OF_MODEL = (
 )  # fmt: skip
 """Options of ``run`` that say what one model is, and how it is tested."""
 
-_OF_COMMAND = ("jobs", "ray", "cpus", "profile", "dry_run")
+_OF_COMMAND = ("jobs", "ray", "cpus", "profile", "dry_run", "estimate")
 """Options that only the command line has: processes of its own, and what it prints."""
 
 
@@ -358,7 +358,8 @@ def run(*, reporter: Reporter | None = None, **asked: Any) -> pd.DataFrame:
     Args:
         reporter: shows progress; None for none.
         asked: options of ``run`` by name; ``bench`` is needed. Lists may be lists, or texts with commas. Trials run one
-            after the other; ``jobs``, ``ray``, ``cpus``, ``profile`` and ``dry_run`` are the command line's alone.
+            after the other; ``jobs``, ``ray``, ``cpus``, ``profile``, ``dry_run`` and ``estimate`` are the command
+            line's alone.
 
     Returns:
         The records that were asked for, as :func:`read_records` gives them.

@@ -11,6 +11,7 @@ from mlpip_bench.benches.family import PRESETS
 from mlpip_bench.cli.common import DataRoot, Results
 from mlpip_bench.execution import options
 from mlpip_bench.utils.choices import NORM_MODES
+from mlpip_bench.utils.files import given_path
 
 RUN_EXAMPLES = (
     "Examples:\n\n"
@@ -34,7 +35,11 @@ def run(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="YAML with any of these options by name; those given here come before it."),
+        typer.Option(
+            parser=given_path,
+            metavar="FILE",
+            help="YAML with any of these options by name; those given here come before it.",
+        ),
     ] = None,
     seeds: Annotated[
         str, typer.Option("--seeds", "--seed", help="Training seeds, with commas.", rich_help_panel=_TRAINING)
@@ -153,7 +158,15 @@ def run(
         bool,
         typer.Option(
             "--dry-run",
-            help="Only list the trials: done or not and why, and what they will take.",
+            help="Only list the trials: done or not, and why.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = False,
+    estimate: Annotated[
+        bool,
+        typer.Option(
+            "--estimate",
+            help="With --dry-run: measure a few steps of each trial, and say what it will take.",
             rich_help_panel=_OUTPUT,
         ),
     ] = False,

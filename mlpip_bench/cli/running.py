@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 import typer
-from rich.markup import escape
 
 from mlpip_bench.cli.common import err, folded_table, out, print_tables, rewrite_tables
 from mlpip_bench.execution import estimates, planning, profiling, scheduler, status
@@ -19,6 +18,8 @@ from mlpip_bench.execution.executors.base import Executor
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.execution.worker import perform_elsewhere
 from mlpip_bench.records import published
+from mlpip_bench.utils.console import labeled
+from mlpip_bench.utils.files import check_folder_can_be_made
 from mlpip_bench.utils.progress import ConsoleReporter
 from mlpip_bench.utils.provenance import STAND_INS
 
@@ -28,18 +29,21 @@ def perform_run(config: RunConfig, options: Mapping[str, Any]) -> None:
 
     Args:
         config: what is asked for.
-        options: how it is done: ``jobs``, ``ray``, ``cpus``, ``wait``, ``profile``, ``dry_run``; and ``test_tasks``.
+        options: how it is done: ``jobs``, ``ray``, ``cpus``, ``wait``, ``profile``, ``dry_run``,
+            ``estimate``; and ``test_tasks``.
 
     Raises:
         UserError: what was asked for cannot be done.
         typer.Exit: with status 1, where a trial failed.
     """
     jobs, ray = options["jobs"], options["ray"]
+    if not options["dry_run"]:
+        check_folder_can_be_made(config.results)  # before data are read
     reporter = ConsoleReporter(err)
     planned = planning.plan_trials(config, reporter, here=ray is None)
     _print_configuration(planned, config.protocols, options["test_tasks"])
     if options["dry_run"]:
-        _print_estimates(planned, config, jobs, reporter)
+        _print_trials(planned, config, options["estimate"], jobs, reporter)
         return
     if options["profile"]:
         profiling.profile_trials(planned, config.results, reporter, out)
@@ -74,18 +78,20 @@ def _executor(
     return None
 
 
-def _print_estimates(planned: Sequence[Trial], config: RunConfig, jobs: int, reporter: ConsoleReporter) -> None:
+def _print_trials(
+    planned: Sequence[Trial], config: RunConfig, measure: bool, jobs: int, reporter: ConsoleReporter
+) -> None:
     standings = status.survey(planned, config)
-    found = estimates.estimate_all(standings, config, reporter)
-    table = folded_table("trial", "to measure", "done, or why not", "time", "memory")
+    found = estimates.estimate_all(standings, config, reporter) if measure else {}
+    table = folded_table("trial", "to measure", "done, or why not", *(("time", "memory") if measure else ()))
     for standing in standings:
         estimate = found.get(standing.trial)
-        costs = (_duration(estimate.seconds), f"{estimate.peak_bytes / 1e9:.1f} GB") if estimate else ("", "")
+        costs = (_duration(estimate.seconds), f"{estimate.peak_bytes / 1e9:.1f} GB") if estimate else ()
         to_do = ", ".join((*standing.alone, *standing.side_by_side))
-        table.add_row(standing.trial.title, to_do, escape(status.why(standing, config)), *costs)
+        table.add_row(standing.trial.title, to_do, status.why(standing, config), *costs)
     out.print(table)
     known = [estimate for estimate in found.values() if estimate is not None]
-    lines = [f"{len(found)} of {len(planned)} trials to run"]
+    lines = [f"{sum(not standing.nothing for standing in standings)} of {len(planned)} trials to run"]
     if known:
         at_once = min(jobs, len(found))
         lines += [
@@ -95,7 +101,7 @@ def _print_estimates(planned: Sequence[Trial], config: RunConfig, jobs: int, rep
         ]
     if len(known) < len(found):
         lines.append(f"{len(found) - len(known)} cannot be estimated")
-    if any(standing.side_by_side for standing in standings):
+    if measure and any(standing.side_by_side for standing in standings):
         lines.append("what is measured side by side comes on top")
     out.print("; ".join(lines), highlight=False, soft_wrap=True)
 
@@ -129,7 +135,7 @@ def _print_configuration(planned: Sequence[Trial], protocols: tuple[str, ...], t
         if test_tasks is not None and trial.plan.test_tasks < test_tasks:
             err.print(f"{trial.title} has {trial.plan.test_tasks} test tasks, all that there are", highlight=False)
     if any(trial.data.source in STAND_INS for trial in planned):
-        err.print("[yellow]stand-in data:[/] results on it are not results on the real data set")
+        err.print(labeled("stand-in data:", "results on it are not results on the real data set", "yellow"))
 
 
 def _print_summary(summary: scheduler.Summary, folder: Path) -> None:

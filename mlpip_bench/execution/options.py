@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral
@@ -13,6 +14,7 @@ from typing import Any
 from mlpip_bench.execution.config import RUNS, RunConfig
 from mlpip_bench.utils.choices import NORM_MODES
 from mlpip_bench.utils.errors import UserError, unknown_name
+from mlpip_bench.utils.files import given_path
 from mlpip_bench.utils.numerics import Numerics
 
 DEFAULTS: Mapping[str, Any] = {
@@ -38,12 +40,16 @@ DEFAULTS: Mapping[str, Any] = {
     "results": RUNS,
     "profile": False,
     "dry_run": False,
+    "estimate": False,
     "jobs": 1,
     "ray": None,
     "cpus": None,
     "wait": True,
 }
 """All options of a run, with the values that they have where nobody sets them."""
+
+_MOST_AT_ONCE = 4096  # processes of a cluster, or of its CPUs
+_LONGEST_VALUE = 1000  # characters of a value that is not simply a text
 
 ABOUT = ("question", "page", "machine", "version", "numbers", "frozen", "note")
 """What else a file of options may have: what an experiment says of itself."""
@@ -84,7 +90,7 @@ def _are_seeds(value: object) -> bool:
 
 _TYPES: tuple[tuple[str, Callable[[object], bool], tuple[str, ...]], ...] = (
     ("a whole number", _is_whole, ("iterations", "test_tasks", "queries", "jobs", "cpus")),
-    ("true or false", lambda value: isinstance(value, bool), ("profile", "dry_run", "wait")),
+    ("true or false", lambda value: isinstance(value, bool), ("profile", "dry_run", "estimate", "wait")),
     ("a text", _is_text, ("backbone", "preset", "source", "device", "precision", "compile", "overwrite", "ray")),
     ("the name of a folder", lambda value: isinstance(value, str | Path), ("results", "data_root")),
     ("a text with commas, or a list of texts", _are_texts, ("bench", "methods", "protocols", "norm")),
@@ -165,9 +171,12 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
             raise UserError(
                 f"--{name} takes names with commas between them; got {options[name]!r}. Leave it out for the usual."
             )
-    for name in ("jobs", "cpus"):
-        if options[name] is not None and options[name] < 1:
-            raise UserError(f"--{name} must be at least 1; got {options[name]}.")
+    for name, most in (("jobs", _MOST_AT_ONCE), ("cpus", _MOST_AT_ONCE if options["ray"] else os.cpu_count() or 1)):
+        if options[name] is not None and not 1 <= options[name] <= most:
+            reason = " as this machine has" if name == "cpus" and not options["ray"] else ""
+            raise UserError(f"--{name} must be at least 1 and at most {most}{reason}; got {options[name]}.")
+    if options["estimate"] and not options["dry_run"]:
+        raise UserError("--estimate measures a few steps in place of a run; got it alone. Add --dry-run.")
     if options["ray"] is not None and options["jobs"] > 1:
         raise UserError("--jobs is for processes of this machine, and a Ray cluster has its own count. Leave one out.")
     if not names(options["bench"]):
@@ -198,9 +207,7 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
 
 
 def _path(value: str | Path | None) -> Path | None:
-    if value is not None and not str(value).strip():
-        raise UserError("a folder needs a name; got an empty one. Use . for the current folder.")
-    return None if value is None else Path(value).expanduser()
+    return None if value is None else given_path(value)
 
 
 def _assignments(value: str | Sequence[str] | Mapping[str, Any] | None) -> list[str]:
@@ -236,8 +243,13 @@ def seeds(text: Any) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in names(str(text) if _is_whole(text) else text))
     except ValueError as error:
+        example = "0,1,2"
+        if (ends := re.fullmatch(r"(\d{1,9})(?:-|:|\.\.)(\d{1,9})", str(text))) and (first := int(ends[1])) < int(
+            ends[2]
+        ):
+            example = ",".join(map(str, range(first, min(int(ends[2]), first + 9) + 1)))
         raise UserError(
-            f"--seeds takes whole numbers with commas between them, for example 0,1,2; got {text!r}."
+            f"--seeds takes whole numbers with commas between them, for example {example}; got {str(text)[:200]!r}."
         ) from error
 
 
@@ -341,8 +353,8 @@ def _value(text: str) -> Any:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+        return ast.literal_eval(text) if len(text) <= _LONGEST_VALUE else text
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two where it is nested too deeply
         return text
 
 

@@ -118,6 +118,11 @@ def _check_words(config: RunConfig) -> None:
         ("source", config.source, get_args(SourceChoice)),
     ):
         if value not in known:
+            if kind == "norm" and value.lower().replace("_", "").startswith(("batch", "bn")):
+                raise UserError(
+                    f"unknown norm {value!r}. Batch normalization is `transductive` where a task's queries are in its "
+                    f"statistics, and `running` where they are averages of training. Known: {', '.join(NORM_MODES)}."
+                )
             raise unknown_name(kind, value, known)
     for kind, values in (("bench", config.benches), ("norm", config.norms), ("seed", config.seeds)):
         if not values:

@@ -14,6 +14,11 @@ class TrialError(Exception):
     """One trial cannot go on, for example a loss that is not finite; the other trials do (exit status 1)."""
 
 
+def cut(text: str, most: int = 200) -> str:
+    """What a message quotes of a text."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+
+
 def one_line(error: BaseException) -> str:
     """Type and first line of an error; what plugins raise may run over pages."""
     lines = str(error).strip().splitlines()
@@ -29,6 +34,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
         known: the names that would have worked.
     """
     names = sorted(known)
+    name = cut(name)
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     listed = ", ".join(names) if names else "none"

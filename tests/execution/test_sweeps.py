@@ -134,9 +134,16 @@ def test_a_dry_run_says_what_is_done_and_what_is_not_and_why_and_does_nothing(tm
     assert "its records are there" in of["protonets", "0"]
     assert "no record of accuracy, nll" in of["protonets", "1"]
     assert "failed before: KeyError" in of["maml", "0"]
-    assert "GB" not in of["protonets", "0"]
-    assert "GB" in of["maml", "1"]
-    assert "3 of 4 trials to run; about " in done.output
+    assert "GB" not in done.output
+    assert "3 of 4 trials to run\n" in done.output
+    measured = run(tmp_path, "--dry-run", "--estimate", "--seeds", "0,1", methods="protonets,maml").output
+    assert {"GB" in line for line in measured.splitlines() if "protonets metabn seed 0" in line} == {False}
+    assert "3 of 4 trials to run; about " in measured
+
+
+def test_a_dry_run_measures_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(estimates, "estimate_all", lambda *arguments: pytest.fail("measured"))
+    assert run(tmp_path, "--dry-run").exit_code == 0
 
 
 def test_a_dry_run_in_a_new_place_makes_no_folder(tmp_path):
@@ -190,7 +197,7 @@ def test_estimates_add_up_what_is_left(tmp_path, monkeypatch):
 
 def test_a_trial_that_cannot_be_estimated_is_no_reason_to_stop(tmp_path, monkeypatch):
     monkeypatch.setattr(registry.method("protonets"), "loss", lambda self, batch: {}["missing"])
-    done = run(tmp_path, "--dry-run")
+    done = run(tmp_path, "--dry-run", "--estimate")
     assert done.exit_code == 0
     assert "1 cannot be estimated" in done.output
 
