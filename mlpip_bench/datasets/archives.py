@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Self
 
 from mlpip_bench.utils.errors import UserError
-from mlpip_bench.utils.files import open_file
+from mlpip_bench.utils.files import open_regular
 
 SIZE_LIMIT = 2**30
 """Most bytes an archive may unpack to; the largest archive that is read, Tiny ImageNet's, has 0.03 GiB."""
@@ -33,7 +33,7 @@ def broken(path: Path, expected: str, error: Exception | str) -> UserError:
         error: what its reader said.
     """
     try:
-        with open_file(path) as file:
+        with open_regular(path) as file:
             head = file.read(512).lstrip().lower()
     except OSError as problem:
         return UserError(f"{path} must be {expected}; it cannot be read: {problem.strerror or problem}.")
@@ -55,7 +55,7 @@ def read_zip(path: Path, keep: Keep) -> dict[PurePosixPath, bytes]:
     """
     members = _Members(path, keep)
     try:
-        with open_file(path) as file, zipfile.ZipFile(file) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             for info in archive.infolist():
                 if stat.S_ISLNK(info.external_attr >> 16):
                     raise _refused(path, info.filename, "a link")
@@ -75,7 +75,7 @@ def read_tar(path: Path, keep: Keep) -> dict[PurePosixPath, bytes]:
     """
     members = _Members(path, keep)
     try:
-        with open_file(path) as opened, tarfile.open(fileobj=opened, tarinfo=_Member) as archive:
+        with open_regular(path) as opened, tarfile.open(fileobj=opened, tarinfo=_Member) as archive:
             for info in archive:
                 if info.issparse() or not (info.isfile() or info.isdir()):
                     raise _refused(path, info.name, "a link, a device or a file with holes")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mlpip_bench.datasets.archives import broken
 from mlpip_bench.utils.errors import UserError
-from mlpip_bench.utils.files import open_file
+from mlpip_bench.utils.files import open_regular
 
 _LONGEST_HEADER = 10_000  # bytes, as NumPy's own limit
 _ENTRY = r"""['"](\w+)['"]:(True|False|['"][<>|=]?[biuf]\d['"]|\([\dL,]*\))"""
@@ -60,7 +60,7 @@ def read_npy(path: Path, most: int) -> NDArray[Any]:
         UserError: it is no npy file, or not a whole one.
     """
     try:
-        with open_file(path) as file:
+        with open_regular(path) as file:
             header = _Header(file)
             _check_size(header, os.fstat(file.fileno()).st_size - file.tell(), most)
             if not header.size:
@@ -83,7 +83,7 @@ def read_npz(path: Path, names: Iterable[str], most: int) -> dict[str, NDArray[A
     """
     names = tuple(names)
     try:
-        with open_file(path) as file, zipfile.ZipFile(file) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             members = {info.filename: info for info in archive.infolist()}
             if missing := [name for name in names if f"{name}.npy" not in members]:
                 raise UserError(

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset, fingerprint
 from mlpip_bench.utils.errors import UserError
-from mlpip_bench.utils.files import given_path, open_file, remove_leftovers
+from mlpip_bench.utils.files import given_path, open_regular, remove_leftovers
 from mlpip_bench.utils.locks import locked
 
 VERSION = 2
@@ -77,7 +77,7 @@ def _locked(path: Path) -> Iterator[None]:
 def _stored(path: Path, key: str, build: Callable[[], ImageDataset]) -> ImageDataset | None:
     """What is stored, whose arrays are read and verified when the first of them is asked for."""
     try:
-        with open_file(path) as opened, np.load(opened, allow_pickle=False) as file:
+        with open_regular(path) as opened, np.load(opened, allow_pickle=False) as file:
             about = json.loads(file["about"].tobytes())
         if about["key"] != key:
             _log.info("cache %s was made from other data or options: making it anew", path)
@@ -116,7 +116,7 @@ class _Arrays:
     def _read_file(self) -> dict[str, NDArray[np.uint8]]:
         about = self._about
         try:
-            with open_file(self._path) as opened, np.load(opened, allow_pickle=False) as file:
+            with open_regular(self._path) as opened, np.load(opened, allow_pickle=False) as file:
                 arrays: dict[str, NDArray[np.uint8]] = {split: file[split] for split in SPLITS}
             splits = {
                 split: ClassImages(array, np.array(about["counts"][split]), tuple(about["class_names"][split]))

@@ -25,7 +25,7 @@ from mlpip_bench.datasets.archives import broken
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
 from mlpip_bench.datasets.reading import Found
 from mlpip_bench.utils.errors import UserError
-from mlpip_bench.utils.files import open_file
+from mlpip_bench.utils.files import open_regular
 from mlpip_bench.utils.provenance import Source
 
 VERSION = 1
@@ -83,7 +83,7 @@ def _read_idx(path: Path) -> NDArray[np.uint8]:
     sizes = "x".join(map(str, shape))
     what = f"an idx file{' in gzip' if path.suffix == '.gz' else ''} with {sizes} values of a byte each"
     try:
-        with open_file(path) as opened, gzip.open(opened) if path.suffix == ".gz" else opened as file:
+        with open_regular(path) as opened, gzip.open(opened) if path.suffix == ".gz" else opened as file:
             begin = file.read(len(expected))
             values = file.read(math.prod(shape) + 1)  # one more, to see that the file ends there
     except (OSError, EOFError, ValueError, zlib.error) as error:

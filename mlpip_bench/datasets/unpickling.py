@@ -18,7 +18,7 @@ import numpy as np
 
 from mlpip_bench.datasets.archives import broken
 from mlpip_bench.utils.errors import UserError
-from mlpip_bench.utils.files import open_file
+from mlpip_bench.utils.files import open_regular
 
 
 class _RefusedError(Exception):
@@ -55,7 +55,7 @@ def load_plain_pickle(path: Path, most: int = 2**32) -> object:
         UserError: it asks for anything but plain data, or is not a whole pickle.
     """
     try:
-        with open_file(path) as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > most:
                 raise ValueError(f"it has {size} bytes, and no data set here has more than {most}")

@@ -55,7 +55,7 @@ def check_folder_can_be_made(folder: Path) -> None:
         raise cannot_write(folder, OSError(code, os.strerror(code)))
 
 
-def open_file(path: Path) -> BufferedReader:
+def open_regular(path: Path) -> BufferedReader:
     """Open a file to read its bytes.
 
     Raises:
@@ -78,7 +78,7 @@ def read_file(path: Path, most: int) -> bytes:
     Raises:
         OSError: it cannot be read, is no file, or has more than ``most`` bytes.
     """
-    with open_file(path) as file:
+    with open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it has more than {most / 2**20:.0f} MiB", str(path))

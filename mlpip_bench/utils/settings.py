@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mlpip_bench.utils.errors import UserError, cut, unknown_name
-from mlpip_bench.utils.files import given_path, open_file
+from mlpip_bench.utils.files import given_path, open_regular
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def contents(path: Path) -> str:
     try:
         for file in files:
             digest.update(file.relative_to(path).as_posix().encode())
-            with open_file(file) as opened:
+            with open_regular(file) as opened:
                 digest.update(hashlib.file_digest(opened, "sha256").digest())
     except OSError as error:
         raise UserError(f"a file that is a setting must be readable; {path} is not: {error.strerror}.") from error
