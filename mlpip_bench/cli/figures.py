@@ -47,5 +47,5 @@ def report(
     path = output or folders[0] / "report.html"
     by_folder = {str(folder): store.load_all(folder) for folder in folders}
     failures = {str(folder): store.load_failures(folder) for folder in folders}
-    write_atomically(path, to_html(by_folder, failures).encode())
+    write_atomically(path, to_html(by_folder, failures).encode(errors="backslashreplace"))
     typer.echo(path)

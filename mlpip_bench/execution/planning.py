@@ -14,6 +14,7 @@ from mlpip_bench.benches.spec import BenchSpec
 from mlpip_bench.evaluation.protocol import EvalProtocol, MeasurementRule
 from mlpip_bench.execution.config import Overwrite, RunConfig
 from mlpip_bench.execution.fingerprint import plugin_code
+from mlpip_bench.execution.memory import check_memory
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.method import Method
 from mlpip_bench.nn.backbone import BackboneSpec
@@ -106,7 +107,7 @@ def plan_trials(
             f"{', '.join(plugins)} on {' or '.join(kinds)}. See: list protocols."
         )
     for trial in trials:
-        _check(trial, config.results)
+        _check(trial, config.results, here)
     return trials
 
 
@@ -254,9 +255,11 @@ def _resolve(
     return resolve(plugin, name, budget, config.preset, (bench.family, bench.name), overrides)
 
 
-def _check(trial: Trial, folder: Path) -> None:
+def _check(trial: Trial, folder: Path, here: bool) -> None:
     """What a trial's work would refuse, without reading an image or building a model."""
     trial.streams()
+    if here:
+        check_memory(trial)
     if (checkpoint := trial.checkpoint(folder)).exists():
         load_checkpoint(checkpoint)
     trial.plugin.check(trial.problem, trial.settings)

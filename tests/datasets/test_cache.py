@@ -6,6 +6,7 @@ import pytest
 
 from mlpip_bench.datasets.base import ClassImages, ImageDataset
 from mlpip_bench.datasets.cache import cache_folder, cached
+from mlpip_bench.utils.errors import UserError
 
 
 class Builder:
@@ -131,3 +132,14 @@ def test_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("MLPIP_BENCH_CACHE", "~/c")
     assert cache_folder() == tmp_path / "c"
+
+
+def test_where_no_home_folder_is_known_nothing_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLPIP_BENCH_CACHE", "")
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda _name: "~nosuchuser/.cache")  # what it then comes to
+    build = Builder()
+    assert same(cached("made", {}, build), cached("made", {}, build))
+    assert build.calls == 2
+    monkeypatch.setenv("MLPIP_BENCH_CACHE", "~nosuchuser/cache")
+    with pytest.raises(UserError, match="none is known for '~nosuchuser'"):
+        cache_folder()

@@ -143,13 +143,17 @@ ASSIGNMENT = TEXT | st.builds(
 
 
 def test_options_from_python_and_files(fuzz):
-    some = dict.fromkeys(set(options.DEFAULTS) - {"bench"}, VALUE) | {
-        name: st.lists(ASSIGNMENT, max_size=3) | VALUE for name in ("set", "sweep", "data")
-    }
+    names = st.sampled_from(sorted(set(options.DEFAULTS) - {"bench"}))
+    assignments = st.fixed_dictionaries({}, optional=dict.fromkeys(("set", "sweep", "data"), ASSIGNMENT))
     fuzz(
         "options",
         150,
-        st.fixed_dictionaries({"bench": BENCH}, optional=some),
+        st.builds(
+            lambda bench, *parts: {"bench": bench} | parts[0] | parts[1],
+            BENCH,
+            st.dictionaries(names, VALUE, max_size=3),
+            assignments,
+        ),
         lambda asked: taken_or_refused(lambda: options.run_config(options.merged(asked))),
     )
 
