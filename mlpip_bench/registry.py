@@ -6,6 +6,7 @@ Names are read from the metadata of installed packages; a plugin is imported whe
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import inspect
 import sys
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from mlpip_bench.benches.family import PRESETS, TaskFamily
 from mlpip_bench.benches.spec import BenchSpec, family_of, grammar
-from mlpip_bench.utils.errors import UserError, one_line, unknown_name
+from mlpip_bench.utils.errors import UserError, cut, one_line, unknown_name
 from mlpip_bench.utils.process_state import ProcessState
 
 if TYPE_CHECKING:  # names are listed without torch
@@ -146,9 +147,14 @@ def bench(name: str) -> BenchSpec:
     if spec is None:
         known = families()
         listed = [example for plugin in known.values() for example in plugin.examples]
-        raise UserError(
-            f"{unknown_name('bench', name, listed)} {grammar({n: plugin.naming for n, plugin in known.items()})}"
-        )
+        forms = grammar({n: plugin.naming for n, plugin in known.items()})
+        if not difflib.get_close_matches(found.lower(), known, n=1, cutoff=0.5):  # no slip, but another data set
+            raise UserError(
+                f"unknown bench {cut(name)!r}: no data set {cut(found)!r} is installed. Known: "
+                f"{', '.join(sorted(listed))}. {forms} "
+                "Data of your own become a bench with a plugin of some 50 lines: docs/adding.md."
+            )
+        raise UserError(f"{unknown_name('bench', name, listed)} {forms}")
     return spec
 
 

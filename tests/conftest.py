@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import guard
 
@@ -11,6 +12,13 @@ import guard
 os.environ.pop("COLUMNS", None)
 
 from builders import REPOSITORY
+
+# No absolute time is asserted, and what is tried is the same each time unless more is asked for.
+_MORE = int(os.environ.get("MLPIP_BENCH_FUZZ", "0"))
+settings.register_profile(
+    "default", deadline=None, database=None, derandomize=not _MORE, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("default")
 
 _FAULT = "fault: "  # what the names of their figures begin with
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.logging import RichHandler
-from rich.markup import escape
 from typer.core import TyperGroup
 
 from mlpip_bench import __version__
@@ -22,7 +21,26 @@ from mlpip_bench.cli.run import RUN_EXAMPLES, run
 from mlpip_bench.cli.tables import COMPARE_EXAMPLES, TABLE_EXAMPLES, compare, table
 from mlpip_bench.cli.verify import VERIFY_EXAMPLES, verify
 from mlpip_bench.utils import interrupts
+from mlpip_bench.utils.console import labeled
 from mlpip_bench.utils.errors import UserError
+
+_UsageError: Any = typer.BadParameter.__base__  # Typer has an own copy of click, under a private name
+
+_ELSEWHERE = {
+    "--epochs": "Training is counted in iterations, each of some tasks: --iterations N.",
+    "--steps": "Training is counted in iterations, each of some tasks: --iterations N.",
+    "--lr": "That is a setting: --set learning_rate=VALUE.",
+    "--learning-rate": "That is a setting: --set learning_rate=VALUE.",
+    "--batch-size": "That is a setting: --set tasks_per_batch=N.",
+    "--gpu": "That is --device cuda.",
+    "--way": "That is in the bench's name: omni5w1s has 5 ways.",
+    "--ways": "That is in the bench's name: omni5w1s has 5 ways.",
+    "--shot": "That is in the bench's name: omni5w1s has 1 shot.",
+    "--shots": "That is in the bench's name: omni5w1s has 1 shot.",
+    "--dataset": "The data set is in the bench's name: --bench omni5w1s.",
+    "--model": "That is --methods.",
+}
+"""What other programs call an option of ``run``, and how it is said here."""
 
 
 class _Group(TyperGroup):
@@ -31,8 +49,14 @@ class _Group(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except _UsageError as error:
+            hint = _ELSEWHERE.get(getattr(error, "option_name", ""), "")
+            if "unexpected extra argument" in error.message:
+                hint = "Several names are given with commas between them: --methods versa,maml."
+            error.message += f" {hint}" if hint else ""
+            raise
         except UserError as error:
-            err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+            err.print(labeled("error:", str(error), "bold red"), soft_wrap=True)
             raise typer.Exit(2) from error
         except KeyboardInterrupt as error:
             err.print("interrupted; the same command goes on from what is saved", highlight=False)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from mlpip_bench import registry
 from mlpip_bench.cli.common import DataRoot, err, folded_table, out
+from mlpip_bench.utils.console import labeled
 from mlpip_bench.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ def check(
             )
         plugins = {name: plugin for name, plugin in plugins.items() if name not in others}
     for message in broken.values():
-        err.print(f"[bold red]failed:[/] {escape(message)}", highlight=False, soft_wrap=True)
+        err.print(labeled("failed:", message, "bold red"), soft_wrap=True)
     failed, total = list(broken), len(plugins) + len(broken)
     width = max(map(len, plugins), default=0)
     for name, plugin in plugins.items():
-        with err.status(f"checking {name}"):
+        with err.status(Text(f"checking {name}")):
             checked = conformance.check_method(plugin, kind=kind, shape=shape)
         if any(result.status == "failed" for result in checked):
             failed.append(name)
@@ -95,7 +95,7 @@ def _check_table(name: str, checked: list[CheckResult]) -> Table:
     for result in conformance.merged(checked):
         color = "red" if result.status == "failed" else "default"
         text = "\n".join(part for part in (result.protects, result.detail) if part)
-        table.add_row(result.name.replace(", ", "\n"), f"[{color}]{result.status}[/]", escape(text))
+        table.add_row(result.name.replace(", ", "\n"), Text(result.status, color), text)
     return table
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from mlpip_bench.cli.common import Results, folded_table, out
 from mlpip_bench.execution import options
@@ -41,7 +40,7 @@ def clean(
     table = folded_table("what", "file", "why it can go", "kB")
     for leftover in found:
         path = leftover.path.relative_to(results_folder).as_posix()
-        table.add_row(leftover.kind, escape(path), escape(leftover.why), f"{leftover.size / 1000:.0f}")
+        table.add_row(leftover.kind, path, leftover.why, f"{leftover.size / 1000:.0f}")
     if found:
         out.print(table)
     if yes:

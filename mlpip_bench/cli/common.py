@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from mlpip_bench.utils.console import PlainConsole
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.files import given_path
 
 if TYPE_CHECKING:  # what reads and draws records is imported where it is needed: --help answers at once
     from mlpip_bench.records.published import Published
     from mlpip_bench.records.record import Record
     from mlpip_bench.reporting.table import WideTable
 
-out = Console()
-err = Console(stderr=True)
+out = PlainConsole()
+err = PlainConsole(stderr=True)
 
 
 class TableFormat(StrEnum):
@@ -35,7 +36,12 @@ def folder_name(text: str) -> Path:
     """A folder as it was typed."""
     if not str(text).strip():
         raise UserError("--results needs the name of a folder; got an empty one. Use . for the current folder.")
-    return Path(text).expanduser()
+    return given_path(text)
+
+
+def given_path_or_none(text: str) -> Path | None:
+    """A path as it was typed; None for an empty environment variable."""
+    return given_path(text) if str(text) else None
 
 
 Results = Annotated[
@@ -44,7 +50,13 @@ Results = Annotated[
 ]
 
 DataRoot = Annotated[
-    Path | None, typer.Option(envvar="MLPIP_BENCH_DATA", help="Folder of real data sets (see: list data).")
+    Path | None,
+    typer.Option(
+        parser=given_path_or_none,
+        metavar="DIR",
+        envvar="MLPIP_BENCH_DATA",
+        help="Folder of real data sets (see: list data).",
+    ),
 ]
 
 

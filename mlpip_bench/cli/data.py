@@ -11,7 +11,7 @@ from mlpip_bench import registry
 from mlpip_bench.cli.common import DataRoot, err, folded_table, out
 from mlpip_bench.execution import options
 from mlpip_bench.utils.errors import UserError, unknown_name
-from mlpip_bench.utils.files import ROOT_VARIABLE, data_root_of
+from mlpip_bench.utils.files import ROOT_VARIABLE, data_root_of, given_path
 from mlpip_bench.utils.progress import ConsoleReporter
 
 data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
@@ -19,15 +19,18 @@ data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
 
 @data_app.command("verify", epilog="Example:\n\npython -m mlpip_bench data verify --data-root ~/data")
 def verify(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these data sets (see: list data).")
+    ] = None,
     data_root: DataRoot = None,
-    datasets: Annotated[str | None, typer.Option("--data", help="Only these data sets, with commas.")] = None,
+    datasets: Annotated[str | None, typer.Option("--data", help="The same, with commas.")] = None,
 ) -> None:
     """Read data sets from their files, past the cache, and check that they are whole."""
     from mlpip_bench.datasets import sources
 
     known, data_root = registry.data_sources(), data_root_of(data_root)
     table = folded_table("data set", "what", "status", "detail")
-    wanted = list(options.names(datasets))
+    wanted = list(options.names([*(names or ()), *options.names(datasets)]))
     if unknown := [name for name in wanted if name not in known]:
         raise unknown_name("data set", unknown[0], known)
     if not wanted:
@@ -56,9 +59,14 @@ def verify(
 )
 def prepare(
     dataset: Annotated[str, typer.Argument(help="What to prepare: shapenet.")],
-    source: Annotated[Path, typer.Option("--from", metavar="DIR", help="Folder of the meshes, ShapeNetCore v2.")],
+    source: Annotated[
+        Path, typer.Option("--from", parser=given_path, metavar="DIR", help="Folder of the meshes, ShapeNetCore v2.")
+    ],
     target: Annotated[
-        Path | None, typer.Option("--to", metavar="DIR", help="Folder of the views; left out, DATA-ROOT/shapenet.")
+        Path | None,
+        typer.Option(
+            "--to", parser=given_path, metavar="DIR", help="Folder of the views; left out, DATA-ROOT/shapenet."
+        ),
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="Meshes rendered at once; left out, one a core.")] = None,
     data_root: DataRoot = None,
@@ -71,5 +79,5 @@ def prepare(
         raise UserError("the views need a folder; pass --to, or --data-root (or MLPIP_BENCH_DATA) for its shapenet/.")
     from mlpip_bench.datasets import shapenet_render
 
-    if shapenet_render.prepare(source.expanduser(), target.expanduser(), ConsoleReporter(err), jobs=jobs):
+    if shapenet_render.prepare(source, target, ConsoleReporter(err), jobs=jobs):
         raise typer.Exit(1)

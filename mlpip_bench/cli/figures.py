@@ -10,7 +10,7 @@ import typer
 from mlpip_bench.cli.common import Results, folder_name
 from mlpip_bench.execution.config import RUNS
 from mlpip_bench.utils.errors import UserError
-from mlpip_bench.utils.files import check_no_link, write_atomically
+from mlpip_bench.utils.files import check_no_link, given_path, write_atomically
 
 FIGURES_EXAMPLES = "Example:\n\npython -m mlpip_bench figures --results runs"
 
@@ -37,7 +37,8 @@ def report(
         typer.Option("--results", parser=folder_name, metavar="DIR", help="Folder of records; repeatable."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The file; left out, report.html in the first folder.")
+        Path | None,
+        typer.Option(parser=given_path, metavar="FILE", help="The file; left out, report.html in the first folder."),
     ] = None,
 ) -> None:
     """Write one HTML page that needs no network: tables, differences, figures, timing, provenance."""
@@ -45,10 +46,10 @@ def report(
     from mlpip_bench.reporting.html import to_html
 
     folders = results_folders or [RUNS]
-    path = output.expanduser() if output else folders[0] / "report.html"
+    path = output or folders[0] / "report.html"
     if path.exists() and path.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"report writes a page of HTML, over nothing else; {path} is there. Name another file.")
     by_folder = {str(folder): store.load_all(folder) for folder in folders}
     failures = {str(folder): store.load_failures(folder) for folder in folders}
-    write_atomically(path, to_html(by_folder, failures).encode())
+    write_atomically(path, to_html(by_folder, failures).encode(errors="backslashreplace"))
     typer.echo(path)

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from mlpip_bench import registry
 from mlpip_bench.benches.spec import grammar
 from mlpip_bench.cli.common import DataRoot, folded_table, out
+from mlpip_bench.utils.console import labeled
 from mlpip_bench.utils.errors import UserError
 
 list_app = typer.Typer(no_args_is_help=True, help="List what is installed.")
@@ -31,15 +32,15 @@ def _list(
     broken = []
     for name, entries in registry.installed(kind).items():
         if not check:
-            table.add_row(name, escape("\n".join(registry.described(entry) for entry in entries.values())))
+            table.add_row(name, "\n".join(registry.described(entry) for entry in entries.values()))
             continue
         try:
-            table.add_row(name, *(escape(text) for text in details(load(name))))
+            table.add_row(name, *details(load(name)))
         except UserError as error:
             broken.append(str(error))
     out.print(table)
     for message in broken:
-        out.print(f"[red]broken:[/] {escape(message)}", highlight=False, soft_wrap=True)
+        out.print(labeled("broken:", message, "red"), soft_wrap=True)
     if broken:
         raise typer.Exit(1)
 
@@ -116,7 +117,7 @@ def list_data(data_root: DataRoot = None) -> None:
 
     for source in registry.data_sources().values():
         found = sources.status(source, data_root)
-        out.print(f"[bold]{escape(source.key)}[/]  {escape(source.title)}", soft_wrap=True, highlight=False)
+        out.print(Text.assemble((source.key, "bold"), f"  {source.title}"), soft_wrap=True)
         for line in [
             f"{found.status}: {found.detail}",
             f"stand-in: {source.stand_in.name if source.stand_in else 'none'}",

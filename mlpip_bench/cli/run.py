@@ -11,6 +11,7 @@ from mlpip_bench.benches.family import PRESETS
 from mlpip_bench.cli.common import DataRoot, Results
 from mlpip_bench.execution import options
 from mlpip_bench.utils.choices import NORM_MODES
+from mlpip_bench.utils.files import given_path
 
 RUN_EXAMPLES = (
     "Examples:\n\n"
@@ -34,7 +35,11 @@ def run(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="YAML with any of these options by name; those given here come before it."),
+        typer.Option(
+            parser=given_path,
+            metavar="FILE",
+            help="YAML with any of these options by name; those given here come before it.",
+        ),
     ] = None,
     seeds: Annotated[
         str, typer.Option("--seeds", "--seed", help="Training seeds, with commas.", rich_help_panel=_TRAINING)

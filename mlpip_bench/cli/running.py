@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import typer
-from rich.markup import escape
 
 from mlpip_bench.cli.common import err, folded_table, out, print_tables, rewrite_tables
 from mlpip_bench.execution import estimates, planning, profiling, scheduler, status
@@ -20,7 +19,9 @@ from mlpip_bench.execution.executors.base import Executor
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.execution.worker import perform_elsewhere
 from mlpip_bench.records import power, published, store
+from mlpip_bench.utils.console import labeled
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.files import check_folder_can_be_made
 from mlpip_bench.utils.progress import ConsoleReporter
 from mlpip_bench.utils.provenance import STAND_INS
 
@@ -38,6 +39,9 @@ def perform_runs(configs: Sequence[RunConfig], asked: Sequence[Mapping[str, Any]
         typer.Exit: with status 1, where a trial failed.
     """
     margins = [_margins(options) for options in asked]
+    for config, options in zip(configs, asked, strict=True):
+        if not (options["dry_run"] or options["estimate"]):
+            check_folder_can_be_made(config.results)  # before data are read
     reporter = ConsoleReporter(err)
     planned = [
         planning.plan_trials(config, reporter, here=options["ray"] is None)
@@ -120,14 +124,14 @@ def _print_standings(planned: Sequence[Trial], config: RunConfig, jobs: int, rep
         estimate = found.get(standing.trial)
         costs = (_duration(estimate.seconds), f"{estimate.peak_bytes / 1e9:.1f} GB") if estimate else ()
         to_do = ", ".join((*standing.alone, *standing.side_by_side))
-        table.add_row(standing.trial.title, to_do, escape(status.why(standing, config)), *costs)
+        table.add_row(standing.trial.title, to_do, status.why(standing, config), *costs)
     out.print(table)
     if reporter is None:
         to_run = sum(not standing.nothing for standing in standings)
         out.print(f"{to_run} of {len(planned)} trials to run; --estimate says what they will take", highlight=False)
         return
     known = [estimate for estimate in found.values() if estimate is not None]
-    lines = [f"{len(found)} of {len(planned)} trials to run"]
+    lines = [f"{sum(not standing.nothing for standing in standings)} of {len(planned)} trials to run"]
     if known:
         at_once = min(jobs, len(found))
         lines += [
@@ -201,7 +205,7 @@ def _print_configuration(planned: Sequence[Trial], protocols: tuple[str, ...], t
         if test_tasks is not None and trial.plan.test_tasks < test_tasks:
             err.print(f"{trial.title} has {trial.plan.test_tasks} test tasks, all that there are", highlight=False)
     if any(trial.data.source in STAND_INS for trial in planned):
-        err.print("[yellow]stand-in data:[/] results on it are not results on the real data set")
+        err.print(labeled("stand-in data:", "results on it are not results on the real data set", "yellow"))
 
 
 def _print_summary(summary: scheduler.Summary, folder: Path) -> None:

@@ -11,6 +11,7 @@ from mlpip_bench.cli.common import Results, TableFormat, folder_name, print_tabl
 from mlpip_bench.execution import options
 from mlpip_bench.execution.config import RUNS
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.files import given_path
 
 TABLE_EXAMPLES = (
     "Examples:\n\npython -m mlpip_bench table\n\npython -m mlpip_bench table --format csv > results.csv\n\n"
@@ -42,7 +43,9 @@ def table(
     benchmark_json: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="With --timing: print what pytest-benchmark wrote there (tox -e benchmarks)."
+            parser=given_path,
+            metavar="FILE",
+            help="With --timing: print what pytest-benchmark wrote there (tox -e benchmarks).",
         ),
     ] = None,
 ) -> None:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset, fingerprint
 from mlpip_bench.utils.errors import UserError
-from mlpip_bench.utils.files import mode_of_new_files, open_file, remove_leftovers
+from mlpip_bench.utils.files import given_path, mode_of_new_files, open_file, remove_leftovers
 from mlpip_bench.utils.locks import locked
 
 VERSION = 2
@@ -33,9 +33,14 @@ _log = logging.getLogger("mlpip_bench")
 
 
 def cache_folder() -> Path:
-    """``MLPIP_BENCH_CACHE``, else the system's folder for caches."""
-    chosen = os.environ.get("MLPIP_BENCH_CACHE")
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("mlpip_bench"))
+    """``MLPIP_BENCH_CACHE``, else the system's folder for caches; where that is nowhere, what cannot be written."""
+    if chosen := os.environ.get("MLPIP_BENCH_CACHE"):
+        return given_path(chosen)
+    try:
+        folder = Path(platformdirs.user_cache_dir("mlpip_bench")).expanduser()
+    except RuntimeError:  # a user without a home folder, as in containers that are run under a number
+        folder = Path("~")
+    return folder if folder.is_absolute() else Path(os.devnull, "mlpip_bench")
 
 
 def cached(

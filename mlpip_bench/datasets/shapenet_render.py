@@ -91,9 +91,9 @@ def prepare(
         raise UserError(f"--jobs must be at least 1; got {jobs}.")
     if importlib.util.find_spec("pyvista") is None:
         raise UserError("rendering meshes needs pyvista, which is not installed: pip install 'mlpip_bench[render]'.")
-    with _folder_errors():
+    with _folder_errors(target):
         objects = _objects(source, target, reporter)
-        with _alone(target):
+        with locked(target / ".lock"):
             todo = []
             with reporter.stage("looking for rendered views", len(objects)) as step:
                 for count, name in enumerate(objects, start=1):
@@ -116,24 +116,17 @@ def prepare(
 
 
 @contextlib.contextmanager
-def _folder_errors() -> Iterator[None]:
+def _folder_errors(target: Path) -> Iterator[None]:
     try:
         yield
+    except HeldError as error:
+        raise UserError(
+            f"one `data prepare` at a time may write to a folder; another is at work on {target}. Wait for it."
+        ) from error
     except OSError as error:
         raise UserError(
             f"--from must be readable and --to writable; {error.filename or 'a file'} is not: "
             f"{error.strerror or error}. Put that right, then run the same command again: what is rendered is kept."
-        ) from error
-
-
-@contextlib.contextmanager
-def _alone(target: Path) -> Iterator[None]:
-    try:
-        with locked(target / ".lock"):
-            yield
-    except HeldError as error:
-        raise UserError(
-            f"one `data prepare` at a time may write to a folder; another is at work on {target}. Wait for it."
         ) from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
@@ -13,7 +14,7 @@ from typing import Any
 from mlpip_bench.execution.config import RUNS, RunConfig
 from mlpip_bench.utils.choices import NORM_MODES
 from mlpip_bench.utils.errors import UserError, unknown_name
-from mlpip_bench.utils.files import data_root_of
+from mlpip_bench.utils.files import data_root_of, given_path
 from mlpip_bench.utils.numerics import Numerics
 
 DEFAULTS: Mapping[str, Any] = {
@@ -54,6 +55,9 @@ DEFAULTS: Mapping[str, Any] = {
 
 LARGEST_TUNE = 10_000
 """Draws of a tuned trial, at most."""
+
+_MOST_AT_ONCE = 4096  # processes of a cluster, or of its CPUs
+_LONGEST_VALUE = 1000  # characters of a value that is not simply a text
 
 ABOUT = ("question", "page", "machine", "version", "numbers", "frozen", "note")
 """What else a file of options may have: what an experiment says of itself."""
@@ -204,9 +208,17 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
             raise UserError(
                 f"--{name} takes names with commas between them; got {options[name]!r}. Leave it out for the usual."
             )
-    for name in ("jobs", "cpus", "time_limit"):
-        if options[name] is not None and options[name] < 1:
-            raise UserError(f"--{name.replace('_', '-')} must be at least 1; got {options[name]}.")
+    at_most = {
+        "jobs": _MOST_AT_ONCE,
+        "cpus": _MOST_AT_ONCE if options["ray"] else os.cpu_count() or 1,
+        "time_limit": 10**9,
+    }
+    for name, most in at_most.items():
+        if options[name] is not None and not 1 <= options[name] <= most:
+            reason = " as this machine has" if name == "cpus" and not options["ray"] else ""
+            raise UserError(
+                f"--{name.replace('_', '-')} must be at least 1 and at most {most}{reason}; got {options[name]}."
+            )
     if options["ray"] is not None and options["time_limit"] is not None:
         raise UserError("--time-limit is for processes of this machine; a Ray cluster has limits of its own.")
     if options["ray"] is not None and options["jobs"] > 1:
@@ -250,9 +262,7 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
 
 
 def _path(value: str | Path | None) -> Path | None:
-    if value is not None and not str(value).strip():
-        raise UserError("a folder needs a name; got an empty one. Use . for the current folder.")
-    return None if value is None else Path(value).expanduser()
+    return None if value is None else given_path(value)
 
 
 def _assignments(value: str | Sequence[str] | Mapping[str, Any] | None) -> list[str]:
@@ -288,8 +298,13 @@ def seeds(text: Any) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in names(str(text) if _is_whole(text) else text))
     except ValueError as error:
+        example = "0,1,2"
+        if (ends := re.fullmatch(r"(\d{1,9})(?:-|:|\.\.)(\d{1,9})", str(text))) and (first := int(ends[1])) < int(
+            ends[2]
+        ):
+            example = ",".join(map(str, range(first, min(int(ends[2]), first + 9) + 1)))
         raise UserError(
-            f"--seeds takes whole numbers with commas between them, for example 0,1,2; got {text!r}."
+            f"--seeds takes whole numbers with commas between them, for example {example}; got {str(text)[:200]!r}."
         ) from error
 
 
@@ -400,8 +415,8 @@ def _value(text: str) -> Any:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+        return ast.literal_eval(text) if len(text) <= _LONGEST_VALUE else text
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two where it is nested too deeply
         return text
 
 

@@ -14,6 +14,7 @@ from mlpip_bench.benches.spec import BenchSpec
 from mlpip_bench.evaluation.protocol import EvalProtocol, MeasurementRule
 from mlpip_bench.execution.config import Overwrite, RunConfig
 from mlpip_bench.execution.fingerprint import plugin_code
+from mlpip_bench.execution.memory import check_memory
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.execution.tuning import tuned
 from mlpip_bench.inference.method import Method
@@ -110,7 +111,7 @@ def plan_trials(
         )
     for trial in trials:
         for each in [trial] if trial.tuning is None else map(trial.draw, range(trial.tuning.draws)):
-            _check(each, config.results)
+            _check(each, config.results, here)
     return trials
 
 
@@ -122,6 +123,11 @@ def _check_words(config: RunConfig) -> None:
         ("source", config.source, get_args(SourceChoice)),
     ):
         if value not in known:
+            if kind == "norm" and value.lower().replace("_", "").startswith(("batch", "bn")):
+                raise UserError(
+                    f"unknown norm {value!r}. Batch normalization is `transductive` where a task's queries are in its "
+                    f"statistics, and `running` where they are averages of training. Known: {', '.join(NORM_MODES)}."
+                )
             raise unknown_name(kind, value, known)
     for kind, values in (("bench", config.benches), ("norm", config.norms), ("seed", config.seeds)):
         if not values:
@@ -253,9 +259,11 @@ def _resolve(
     return resolve(plugin, name, budget, config.preset, (bench.family, bench.name), overrides)
 
 
-def _check(trial: Trial, folder: Path) -> None:
+def _check(trial: Trial, folder: Path, here: bool) -> None:
     """What a trial's work would refuse, without reading an image or building a model."""
     trial.streams()
+    if here:
+        check_memory(trial)
     if (checkpoint := trial.checkpoint(folder)).exists():
         load_checkpoint(checkpoint, trial.training_key)
     trial.plugin.check(trial.problem, trial.settings)

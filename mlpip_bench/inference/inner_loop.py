@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from mlpip_bench.utils.errors import TrialError
+
 Parameters = Mapping[str, Tensor]
 Rate = float | Parameters
 """Rate of a step: one number, or one for each parameter."""
@@ -40,7 +42,10 @@ def adapt(
         engine: ``native``, or the library ``higher``, which must and does give the same numbers.
 
     Returns:
-        The adapted parameters, named as in ``parameters``.
+        The adapted parameters, named as in ``parameters``; those that are frozen in the module are as they were.
+
+    Raises:
+        TrialError: the loss does not depend on a parameter that is not frozen.
     """
     descend = _descend_higher if engine == "higher" else _descend
     with torch.enable_grad():
@@ -58,16 +63,23 @@ def _descend(
     second_order: bool,
 ) -> dict[str, Tensor]:
     current = dict(parameters)
+    frozen = {name for name, own in module.named_parameters() if not own.requires_grad}
     for rate in learning_rates:
 
         def forward(*args: object, **kwargs: object) -> object:
-            return functional_call(module, current, args, kwargs)  # noqa: B023  # called within this step only
+            return functional_call(module, current, args, kwargs)  # called within this step only
 
-        gradients = torch.autograd.grad(loss(forward), tuple(current.values()), create_graph=second_order)
-        current = {
-            name: value - (rate[name] if isinstance(rate, Mapping) else rate) * gradient
-            for (name, value), gradient in zip(current.items(), gradients, strict=True)
-        }
+        moving = {name: value for name, value in current.items() if name not in frozen}
+        gradients = torch.autograd.grad(
+            loss(forward), tuple(moving.values()), create_graph=second_order, allow_unused=True
+        )
+        for (name, value), gradient in zip(moving.items(), gradients, strict=True):
+            if gradient is None:
+                raise TrialError(
+                    f"the inner loss must depend on every parameter that is adapted; it does not on {name}. Use it in "
+                    "the network, or freeze it with requires_grad_(False)."
+                )
+            current[name] = value - (rate[name] if isinstance(rate, Mapping) else rate) * gradient
     return current
 
 

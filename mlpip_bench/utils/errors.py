@@ -18,6 +18,11 @@ class TrialError(Exception):
 _LONGEST, _LONGEST_TRACE = 1000, 20_000
 
 
+def cut(text: str, most: int = 200) -> str:
+    """What a message quotes of a text."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+
+
 def one_line(error: BaseException) -> str:
     """Type and message of an error in one line; what plugins raise may run over pages, or not even be a text."""
     text = message_in_one_line(error)
@@ -58,6 +63,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UserError:
         known: the names that would have worked.
     """
     names = sorted(known)
+    name = cut(name)
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     listed = ", ".join(names) if names else "none"

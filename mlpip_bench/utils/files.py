@@ -8,10 +8,12 @@ import glob
 import os
 import secrets
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from mlpip_bench.utils.errors import UserError
+
+_LONGEST_NAME, _LONGEST_PATH = 255, 3500  # bytes; most systems allow 4,096, of which what is written below needs some
 
 ROOT_VARIABLE = "MLPIP_BENCH_DATA"
 """The environment variable that names the folder of real data, where nothing else does."""
@@ -24,16 +26,16 @@ def data_root_of(given: Path | None) -> Path | None:
         UserError: it is not there.
     """
     named = given or os.environ.get(ROOT_VARIABLE)
-    return existing(Path(named)) if named else None
+    return existing(named) if named else None
 
 
-def existing(data_root: Path) -> Path:
+def existing(data_root: str | Path) -> Path:
     """A folder of real data, which must be there.
 
     Raises:
         UserError: it is not.
     """
-    root = data_root.expanduser()
+    root = given_path(data_root)
     if not root.is_dir():
         raise UserError(
             f"the data folder must exist; {root} is not a folder. Correct --data-root (or {ROOT_VARIABLE})."
@@ -41,7 +43,46 @@ def existing(data_root: Path) -> Path:
     return root
 
 
-def open_file(path: Path) -> BinaryIO:
+def given_path(text: str | Path) -> Path:
+    """A path as a user typed it, with the home folder in place of ``~``.
+
+    Raises:
+        UserError: it is empty, no system would take it, or nobody knows that home folder.
+    """
+    name = str(text)
+    if not name.strip():
+        raise UserError("a path needs a name; got an empty one. Use . for the current folder.")
+    if "\0" in name:
+        raise UserError(f"a path may not have a zero byte; got {name[:200]!r}. Leave it out.")
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:
+        raise UserError(
+            f"~ stands for a home folder, and none is known for {Path(name).parts[0]!r}; got {name[:200]!r}. "
+            "Write the whole path."
+        ) from error
+    longest = max((len(os.fsencode(part)) for part in path.parts), default=0)
+    if longest > _LONGEST_NAME or len(os.fsencode(path)) > _LONGEST_PATH:
+        raise UserError(
+            f"a path may have {_LONGEST_PATH} bytes, and each name in it {_LONGEST_NAME}; got "
+            f"{len(os.fsencode(path))} bytes with a name of {longest}: {name[:60]!r} and so on. Choose a shorter one."
+        )
+    return path
+
+
+def check_folder_can_be_made(folder: Path) -> None:
+    """Refuse a folder that could not be written; nothing is made yet.
+
+    Raises:
+        UserError: it, or the folder that it would be made in, is no folder or cannot be written.
+    """
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
+    code = errno.EACCES if there.is_dir() else errno.ENOTDIR
+    if code == errno.ENOTDIR or not os.access(there, os.W_OK | os.X_OK):
+        raise cannot_write(folder, OSError(code, os.strerror(code)))
+
+
+def open_file(path: Path) -> BufferedReader:
     """Open a file to read its bytes.
 
     Raises:

@@ -11,6 +11,8 @@ from typing import Protocol, TypeAlias
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from mlpip_bench.utils.console import shown
+
 _LINE_SECONDS = 20.0
 _RELAY_SECONDS = 0.2
 
@@ -61,7 +63,7 @@ class ConsoleReporter:
 
     def say(self, message: str) -> None:
         """One line of text."""
-        self.console.print(message, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(shown(message), markup=False, highlight=False, soft_wrap=True)
 
     @contextlib.contextmanager
     def stage(self, title: str, total: int, start: int = 0) -> Iterator[Step]:
@@ -73,10 +75,10 @@ class ConsoleReporter:
     def _bar(self, title: str, total: int, start: int) -> Iterator[Step]:
         if self._bars is None:
             self._bars = Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TextColumn("{task.fields[note]}"),
+                TextColumn("{task.fields[note]}", markup=False),
                 TimeElapsedColumn(),
                 TextColumn("left"),
                 TimeRemainingColumn(),

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from mlpip_bench.utils.errors import UserError, unknown_name
+from mlpip_bench.utils.errors import UserError, cut, unknown_name
+from mlpip_bench.utils.files import given_path, open_file
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,13 @@ def checked_value(types: Mapping[str, Any], name: str, value: Any, owner: str) -
     if name not in types:
         raise unknown_name(f"setting of {owner}", name, types)
     if types[name] is Path and isinstance(value, str):
-        value = Path(value).expanduser()
+        value = given_path(value)
     try:
         return TypeAdapter(types[name]).validate_python(value, strict=True)
     except ValidationError as error:
-        raise UserError(f"{owner}.{name} must be {_in_words(types[name])}; got {value!r}.") from error
+        several = isinstance(value, tuple) and len(value) > 1 and get_origin(types[name]) is not tuple
+        hint = f" Several to be tried in turn go to --sweep {name}=VALUE,VALUE." if several else ""
+        raise UserError(f"{owner}.{name} must be {_in_words(types[name])}; got {cut(repr(value))}.{hint}") from error
 
 
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
@@ -100,7 +103,7 @@ def contents(path: Path) -> str:
     try:
         for file in files:
             digest.update(file.relative_to(path).as_posix().encode())
-            with file.open("rb") as opened:
+            with open_file(file) as opened:
                 digest.update(hashlib.file_digest(opened, "sha256").digest())
     except OSError as error:
         raise UserError(f"a file that is a setting must be readable; {path} is not: {error.strerror}.") from error

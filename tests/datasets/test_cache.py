@@ -185,3 +185,14 @@ def test_a_source_file_replaced_by_one_of_its_size_and_time_is_seen(tmp_path: Pa
     picture.write_bytes(b"two")
     os.utime(picture, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert _made_from(source, found) != before
+
+
+def test_where_no_home_folder_is_known_nothing_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLPIP_BENCH_CACHE", "")
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda _name: "~nosuchuser/.cache")  # what it then comes to
+    build = Builder()
+    assert same(cached("made", {}, build), cached("made", {}, build))
+    assert build.calls == 2
+    monkeypatch.setenv("MLPIP_BENCH_CACHE", "~nosuchuser/cache")
+    with pytest.raises(UserError, match="none is known for '~nosuchuser'"):
+        cache_folder()

@@ -107,7 +107,7 @@ def write_nested_class_folders(folder: Path, arrays: Arrays) -> None:
 
 
 def write_lists_of_folders(folder: Path, arrays: Arrays, form: str = "{name}") -> None:
-    """Lists beside ``images/<wnid>/``, where names of two classes are the same."""
+    """Lists next to ``images/<wnid>/``, where names of two classes are the same."""
     for split, wnids in WNIDS.items():
         rows = [(wnid, i) for wnid in wnids for i in range(EACH)]
         lines = [f"{form.format(name=f'{i}.jpg', wnid=wnid)},{wnid}" for wnid, i in rows]

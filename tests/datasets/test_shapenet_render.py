@@ -16,6 +16,7 @@ from PIL import Image
 from builders import invoke
 from mlpip_bench.datasets import shapenet, shapenet_render
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.locks import locked
 from mlpip_bench.utils.progress import Quiet
 
 QUADS = ((0, 2, 3, 1), (4, 5, 7, 6), (0, 1, 5, 4), (2, 6, 7, 3), (0, 4, 6, 2), (1, 3, 7, 5))
@@ -442,6 +443,14 @@ def test_views_go_below_the_data_folder_where_nothing_else_is_said(tmp_path):
     result = call("shapenet", "--from", tmp_path / "core", MLPIP_BENCH_DATA=str(tmp_path / "data"))
     assert result.exit_code == 0, result.output
     assert pixels(tmp_path / "data" / "shapenet" / "02691156" / "cube").min() < 200
+
+
+def test_a_second_command_says_that_the_first_is_at_work(tmp_path):
+    put(tmp_path / "core", "02691156/cube", box())
+    with locked(tmp_path / "views" / ".lock"):
+        result = call("shapenet", "--from", tmp_path / "core", "--to", tmp_path / "views")
+    assert result.exit_code == 2
+    assert f"another is at work on {tmp_path / 'views'}. Wait for it" in result.output
 
 
 def test_bad_input_is_one_error_with_status_2(tmp_path, monkeypatch):

@@ -142,6 +142,11 @@ def test_a_dry_run_says_what_is_done_and_what_is_not_and_why_and_does_nothing(tm
     assert sum("GB" in line for line in measured.output.splitlines() if "metabn seed" in line) == 3
 
 
+def test_a_dry_run_measures_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(estimates, "estimate_all", lambda *arguments: pytest.fail("measured"))
+    assert run(tmp_path, "--dry-run").exit_code == 0
+
+
 def test_a_dry_run_in_a_new_place_makes_no_folder(tmp_path):
     assert run(tmp_path / "new", "--dry-run").exit_code == 0
     assert not (tmp_path / "new").exists()

@@ -4,6 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from mlpip_bench.inference.inner_loop import adapt
+from mlpip_bench.utils.errors import TrialError
 
 RATES = {1: [0.3], 5: [0.3, 0.2, 0.2, 0.1, 0.05]}
 
@@ -115,3 +116,26 @@ def test_test_time_steps_keep_no_graph_and_work_without_autograd(engine):
     assert not any(p.requires_grad for p in adapted.values())
     assert all(torch.equal(p, before[n]) and p.grad is None for n, p in net.named_parameters())
     assert not torch.equal(adapted["3.weight"], before["3.weight"])
+
+
+@pytest.mark.parametrize("create_graph", [True, False])
+def test_frozen_parameters_stay_and_the_others_descend_as_without_them(create_graph):
+    net, (x, y, *_) = network(), data()
+    net[0].requires_grad_(False)
+    adapted = adapt(
+        net, dict(net.named_parameters()), lambda f: F.cross_entropy(f(x), y), [0.3], create_graph=create_graph
+    )
+    gradients = torch.autograd.grad(F.cross_entropy(net(x), y), list(net[3].parameters()))
+    for name, parameter in net[0].named_parameters(prefix="0"):
+        assert torch.equal(adapted[name], parameter)
+    for (name, parameter), gradient in zip(net[3].named_parameters(prefix="3"), gradients, strict=True):
+        torch.testing.assert_close(adapted[name], parameter - 0.3 * gradient, atol=1e-12, rtol=0)
+
+
+def test_a_parameter_that_no_loss_depends_on_is_named():
+    net, (x, y, *_) = network(), data()
+    net.register_parameter("spare", nn.Parameter(torch.zeros(2, dtype=torch.float64)))
+    with pytest.raises(TrialError, match=r"it does not on spare\. Use it in the network, or freeze it"):
+        adapt(net, dict(net.named_parameters()), lambda f: F.cross_entropy(f(x), y), [0.3])
+    net.spare.requires_grad_(False)
+    adapt(net, dict(net.named_parameters()), lambda f: F.cross_entropy(f(x), y), [0.3])

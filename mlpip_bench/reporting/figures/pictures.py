@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TypeAlias
 
+import matplotlib
 import numpy as np
 import seaborn  # type: ignore[import-untyped]
 from matplotlib.axes import Axes
@@ -72,7 +73,8 @@ def _digits(axes: Axes, places: Floats, classes: NDArray[np.int_]) -> None:
     for digit in np.unique(classes):
         x, y = places[classes == digit].T
         color = COLORS[digit % len(COLORS)]
-        axes.plot(x, y, color=color, linestyle="", marker=f"${digit}$", markersize=4, markeredgewidth=0.2, zorder=2)
+        with matplotlib.rc_context({"text.parse_math": True}):
+            axes.plot(x, y, color=color, linestyle="", marker=f"${digit}$", markersize=4, markeredgewidth=0.2, zorder=2)
 
 
 def _polygons(part: SubFigure, means: Floats, classes: NDArray[np.int_]) -> None:

@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 from mlpip_bench.records.record import Model, Record, Scores, facts
 from mlpip_bench.records.statistics import mean_ci95, mean_over_seeds
 
-STYLE = ("default", seaborn.axes_style("ticks"), {"font.size": 8, "axes.titlesize": 8, "pdf.fonttype": 42})
+STYLE = (
+    "default",
+    seaborn.axes_style("ticks"),
+    # A dollar in a name is a dollar, and begins no formula.
+    {"font.size": 8, "axes.titlesize": 8, "pdf.fonttype": 42, "text.parse_math": False},
+)
 COLORS = seaborn.color_palette("colorblind")
 MARKERS = "osD^vP*X<>hpd8"  # with the colors, which repeat after ten and are not all distinct in gray
 GRAY = "0.45"

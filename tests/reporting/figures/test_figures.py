@@ -219,6 +219,11 @@ def test_drawing_leaves_nothing_behind(tmp_path: Path) -> None:
     assert pyplot.get_fignums() == []
 
 
+def test_a_dollar_in_a_name_begins_no_formula(tmp_path: Path) -> None:
+    records = [make_record(make_scores(), method=method, settings={"$a_{": "$"}) for method in ("$x_{$", "a$^{b$")]
+    assert all(path.is_file() for path in writing.write_figures(records, tmp_path))
+
+
 def test_nothing_to_show_is_an_error_with_advice(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none below .*records that .*\. Make some first.*--protocols calibration"):
         writing.write_figures([record(make_scores(GAPS, "accuracy", model="last"))], tmp_path)
