@@ -169,7 +169,8 @@ def test_a_stopped_trial_is_listed_with_its_iteration(tmp_path):
     (trial,) = planning.plan_trials(asked)
     assert run(tmp_path).exit_code == 0
     (longer,) = planning.plan_trials(config(tmp_path, overrides={"*": asked.overrides["*"] | {"iterations": 9}}))
-    trial.checkpoint(tmp_path).rename(longer.checkpoint(tmp_path))
+    state = dataclasses.replace(checkpoints.load_checkpoint(trial.checkpoint(tmp_path)), key=longer.training_key)
+    checkpoints.save_checkpoint(state, longer.checkpoint(tmp_path))
     assert status.why(status.survey([longer], asked)[0], asked) == "stopped at iteration 4 of 9"
 
 
