@@ -97,7 +97,8 @@ def print_wide(shown: list[WideTable]) -> None:
 
 def show_tables(shown: list[WideTable], format_: TableFormat) -> None:
     """Print tables in a format."""
-    from mlpip_bench.reporting.table import to_latex, to_markdown
+    from mlpip_bench.reporting.latex import to_latex
+    from mlpip_bench.reporting.table import to_markdown
 
     if format_ is TableFormat.csv:
         raise UserError("pytest-benchmark's file is JSON already; --format csv is for records. Leave --format out.")

@@ -90,10 +90,10 @@ def table(
     if paired and not differences:
         raise nothing_to_pair(chosen)
     if format_ is TableFormat.csv:
-        typer.echo(paired_csv(differences) if paired else long_csv(chosen, quoted), nl=False)
+        typer.echo(paired_csv(differences) if paired else long_csv(chosen), nl=False)
         return
     if paired:
-        show_tables(paired_tables(differences, {} if format_ is TableFormat.text else None), format_)
+        show_tables(paired_tables(differences), format_)
     elif format_ is TableFormat.text:
         print_tables(chosen, quoted)
     else:

@@ -136,7 +136,7 @@ def _section(
     parts = [
         _tables_part("Comparison", [table for table in compared if table not in conditioned]),
         _tables_part("Under other conditions", [*norm_tables(records, numbers), *conditioned]),
-        _tables_part("Paired differences", paired_tables(method_differences(records), {})),
+        _tables_part("Paired differences", paired_tables(method_differences(records))),
         _Part("Figures", pictures=tuple(_pictures(folder, records))),
         _tables_part("Timing", timing_tables(records) if timed(records) else []),
         _tables_part("Published figures", list(published_tables(records, quoted))),

@@ -10,8 +10,9 @@ from mlpip_bench.records.record import Record
 from mlpip_bench.reporting.entries import (
     grouped,
 )
-from mlpip_bench.reporting.table import to_latex, to_markdown
-from mlpip_bench.reporting.tables.long import long_csv
+from mlpip_bench.reporting.latex import to_latex
+from mlpip_bench.reporting.table import to_markdown
+from mlpip_bench.reporting.tables.long import long_csv, published_csv
 from mlpip_bench.reporting.tables.norms import norm_tables
 from mlpip_bench.reporting.tables.paired import method_differences, paired_tables
 from mlpip_bench.reporting.tables.scores import wide_tables
@@ -21,10 +22,11 @@ from mlpip_bench.utils.files import write_atomically
 
 
 def write_tables(records: Sequence[Record], results: Path) -> list[Path]:
-    """Write ``long.csv`` and, for each metric, ``<metric>.md`` and ``<metric>.tex`` below ``results/tables``.
+    """Write tables below ``results/tables``.
 
-    So are ``paired``, ``norm_modes`` and ``timing`` (the last as CSV, too), where the records have what they show. The
-    same records give the same bytes.
+    ``long.csv``, ``published.csv`` (of the same benches) and, for each metric, ``<metric>.md`` and ``<metric>.tex``; so
+    are ``paired``, ``norm_modes`` and ``timing`` (the last as CSV, too), where the records have what they show. The same
+    records give the same bytes.
 
     Returns:
         The files written.
@@ -38,7 +40,10 @@ def write_tables(records: Sequence[Record], results: Path) -> list[Path]:
             "Make some first, for example with `python -m mlpip_bench run --methods versa,maml --bench mini5w5s`."
         )
     published = published_data.load()
-    contents = {"long.csv": long_csv(records, published)}
+    contents = {"long.csv": long_csv(records)}
+    benches = {record.bench for record in records}
+    if quoted := [row for row in published if row.bench in benches]:
+        contents["published.csv"] = published_csv(quoted)
     files = grouped(wide_tables(records, published), lambda table: table.name)
     files |= {"paired": paired_tables(method_differences(records)), "norm_modes": norm_tables(records)}
     if timed(records):
