@@ -11,14 +11,14 @@ import torch
 import typer
 from rich.markup import escape
 
-from mlpip_bench.cli.common import err, folded_table, out, print_tables, rewrite_tables
+from mlpip_bench.cli.common import err, folded_table, out, print_answer, print_tables, rewrite_tables
 from mlpip_bench.execution import estimates, planning, profiling, scheduler, status
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.executors import local, ray_cluster
 from mlpip_bench.execution.executors.base import Executor
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.execution.worker import perform_elsewhere
-from mlpip_bench.records import published
+from mlpip_bench.reporting.selection import shown
 from mlpip_bench.utils.progress import ConsoleReporter
 from mlpip_bench.utils.provenance import STAND_INS
 
@@ -53,8 +53,10 @@ def perform_run(config: RunConfig, options: Mapping[str, Any]) -> None:
         for record in records
         if record.key in asked
     ]
-    print_tables(main, published.load())
+    named = shown(main)
+    print_tables(named)
     _print_summary(summary, config.results)
+    print_answer(named)
     if summary.failed:
         raise typer.Exit(1)
 

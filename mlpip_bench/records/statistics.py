@@ -182,7 +182,10 @@ def combined(parts: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
     total = sum(squared)
     freedom = sum(s**2 / e.freedom for s, e in zip(squared, parts, strict=True) if s and math.isfinite(s))
     trainings, tasks = (min(getattr(e, name) for e in parts) for name in ("trainings", "tasks"))
-    return Estimate(mean, math.sqrt(total), total**2 / freedom if freedom else 1, trainings, tasks)
+    half_width = None
+    if any(e.half_width is not None for e in parts):  # exact ones have no standard error that says as much
+        half_width = math.hypot(*(w * e.ci95 for w, e in zip(weights, parts, strict=True)))
+    return Estimate(mean, math.sqrt(total), total**2 / freedom if freedom else 1, trainings, tasks, half_width)
 
 
 def mean_ci95(per_task: Sequence[float]) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from mlpip_bench.records.record import Model
+from mlpip_bench.records.record import Better, Model
 
 ATTRIBUTES = (
     "bench", "norm", "inductive", "queries", "budget", "settings", "device", "protocol", "seeds", "tasks", "source",
@@ -89,6 +89,7 @@ class WideTable:
         published: the paper's rows for the same benches.
         notes: what the reader must know, one sentence or more each.
         row_notes: what the marks of rows stand for.
+        better: which scores are.
         row_name: what a row is.
         heading: the title without what it has in brackets; the title where it has nothing there.
         model: which model of training it is about.
@@ -106,6 +107,7 @@ class WideTable:
     model: Model = "best"
     conditions: tuple[str, ...] = ()
     row_notes: tuple[str, ...] = ()
+    better: Better = "neither"
 
     def attributes(self, *, keep: Sequence[str] = ("source",)) -> tuple[list[str], str]:
         """Split the attributes into columns and caption.
@@ -147,8 +149,8 @@ def to_markdown(table: WideTable) -> str:
     if table.published:
         lines.append(line(["*published:*", *("" for _ in (*names, *table.benches))]))
         lines += [row_line(row) for row in table.published]
-    notes = [f"- {note}" for note in _all_notes(table, constant)]
-    return "\n".join([f"**{table.title}**", "", *lines, "", *notes, ""])
+    notes = [f"- {note}" for note in (*table.notes, *table.row_notes)]
+    return "\n".join([f"**{table.title}**", "", *([constant, ""] if constant else []), *lines, "", *notes, ""])
 
 
 def to_rich(*tables: WideTable, width: int = 100, bold: bool = True) -> Group:
@@ -162,11 +164,14 @@ def to_rich(*tables: WideTable, width: int = 100, bold: bool = True) -> Group:
     parts: list[Text | Table] = []
     needed_by: dict[str, list[WideTable]] = defaultdict(list)
     for table in tables:
-        for note in _all_notes(table, table.attributes(keep=())[1]):
+        for note in (*table.notes, *table.row_notes):
             if bold or note not in (BOLD_NOTE, PUBLISHED_BOLD_NOTE):
                 needed_by[note].append(table)
     for table in tables:
-        parts += [Text(table.title, style="bold"), *_frames(without_empty_columns(table), width)]
+        parts += [Text(table.title, style="bold")]
+        if constant := table.attributes(keep=())[1]:
+            parts.append(Text(constant, style="dim"))
+        parts += _frames(without_empty_columns(table), width)
         parts += [Text(note, style="dim") for note, needing in needed_by.items() if needing == [table]]
         parts.append(Text())
     shared: dict[str, list[str]] = defaultdict(list)
@@ -228,10 +233,6 @@ def _rich_part(table: WideTable, names: Sequence[str], newline: str, first: int)
             if set(row.cells) & set(table.benches):
                 add(row, [])
     return part
-
-
-def _all_notes(table: WideTable, constant: str) -> list[str]:
-    return [*([constant] if constant else []), *table.notes, *table.row_notes]
 
 
 def cells_of(

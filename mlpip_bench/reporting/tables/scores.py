@@ -113,6 +113,7 @@ def _wide_table(name: str, entries: Sequence[Entry], quoted: Sequence[Published]
         published=tuple(theirs),
         notes=(*_general_notes(entries, rows, theirs), *configuration_notes(entries, common, data_keys)),
         row_notes=tuple(notes),
+        better=better,
         heading=f"{name}{where}",
         model=first.model,
         conditions=tuple(sorted(first.condition)),
