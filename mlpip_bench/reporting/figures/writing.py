@@ -24,6 +24,7 @@ from mlpip_bench.reporting.figures.calibration import reliability
 from mlpip_bench.reporting.figures.comparison import cost, learning, scores
 from mlpip_bench.reporting.figures.paper import posterior, samples, versatility
 from mlpip_bench.reporting.figures.pictures import reconstruction, weights
+from mlpip_bench.reporting.figures.profile import profile
 from mlpip_bench.reporting.figures.steps import steps
 from mlpip_bench.reporting.figures.style import (
     STYLE,
@@ -69,6 +70,7 @@ def _ours(draw: Callable[[Sequence[Record]], Figure | None]) -> Callable[..., Fi
 FIGURES: Mapping[str, FigureKind] = MappingProxyType(
     {
         "scores": FigureKind(scores, _benches),
+        "profile": FigureKind(_ours(profile), _benches),
         "learning": FigureKind(_ours(learning), _bench),
         "cost": FigureKind(_ours(cost), _bench),
         "reliability": FigureKind(_ours(reliability), _bench),
