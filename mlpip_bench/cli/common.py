@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,8 +16,8 @@ from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.files import given_path
 
 if TYPE_CHECKING:  # what reads and draws records is imported where it is needed: --help answers at once
-    from mlpip_bench.records.published import Published
     from mlpip_bench.records.record import Record
+    from mlpip_bench.reporting.selection import Shown
     from mlpip_bench.reporting.table import WideTable
 
 out = PlainConsole()
@@ -47,6 +48,27 @@ def given_path_or_none(text: str) -> Path | None:
 Results = Annotated[
     Path,
     typer.Option("--results", parser=folder_name, metavar="DIR", help="Folder of records, tables and checkpoints."),
+]
+
+ResultsFolders = Annotated[
+    list[Path] | None,
+    typer.Option("--results", parser=folder_name, metavar="DIR", help="Folder of records; repeatable: their union."),
+]
+Benches = Annotated[str | None, typer.Option("--benches", "--bench", help="Only these benches, with commas.")]
+Methods = Annotated[str | None, typer.Option(help="Only these methods, with commas.")]
+Metrics = Annotated[str | None, typer.Option("--metric", "--metrics", help="Only these metrics, with commas.")]
+Names = Annotated[
+    str | None, typer.Option(metavar="METHOD=NAME,...", help="Names that methods are shown under, as in versa=Versa.")
+]
+WithPublished = Annotated[
+    bool, typer.Option("--published/--no-published", help="Whether the paper's numbers are shown, too.")
+]
+Margin = Annotated[
+    str | None,
+    typer.Option(
+        metavar="METRIC=NUMBER,...",
+        help="What is practically equal, as in accuracy=0.5,nll=0.01 (percentage points; nats).",
+    ),
 ]
 
 DataRoot = Annotated[
@@ -85,17 +107,27 @@ def rewrite_tables(folder: Path) -> list[Record]:
     return records
 
 
-def print_tables(records: list[Record], quoted: list[Published]) -> None:
+def print_answer(shown: Shown, margins: Mapping[str, float] | None = None) -> None:
+    """Say who leads on each bench, by how much, and whether that is decided."""
+    from mlpip_bench.reporting.answer import answers
+
+    for answer in answers(shown.records, shown.quoted, margins or {}):
+        out.print(answer.sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_tables(shown: Shown) -> None:
     """Print the tables of records, those of timing first."""
     from mlpip_bench.reporting.tables.norms import norm_tables
+    from mlpip_bench.reporting.tables.overall import overall_tables
     from mlpip_bench.reporting.tables.scores import wide_tables
     from mlpip_bench.reporting.tables.timing import timed, timing_tables
 
+    records = shown.records
     if timed(records):
         print_wide(timing_tables(records))
     numbers: dict[str, int] = {}
     by_norm = norm_tables(records, numbers)
-    print_wide([*wide_tables(records, quoted, numbers), *by_norm])
+    print_wide([*wide_tables(records, shown.quoted, numbers), *by_norm, *overall_tables(records)])
     norms = {(r.bench, r.method, r.config["norm"]) for r in records if any(score.way > 1 for score in r.scores)}
     if not by_norm and len(norms) > len({(bench, method) for bench, method, _ in norms}):
         err.print(
@@ -115,7 +147,8 @@ def print_wide(shown: list[WideTable]) -> None:
 
 def show_tables(shown: list[WideTable], format_: TableFormat) -> None:
     """Print tables in a format."""
-    from mlpip_bench.reporting.table import to_latex, to_markdown
+    from mlpip_bench.reporting.latex import to_latex
+    from mlpip_bench.reporting.table import to_markdown
 
     if format_ is TableFormat.csv:
         raise UserError("pytest-benchmark's file is JSON already; --format csv is for records. Leave --format out.")

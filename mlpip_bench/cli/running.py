@@ -11,14 +11,16 @@ from typing import Any
 import torch
 import typer
 
-from mlpip_bench.cli.common import err, folded_table, out, print_tables, rewrite_tables
+from mlpip_bench.cli.common import err, folded_table, out, print_answer, print_tables, rewrite_tables
 from mlpip_bench.execution import estimates, planning, profiling, scheduler, status
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.executors import local, ray_cluster
 from mlpip_bench.execution.executors.base import Executor
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.execution.worker import perform_elsewhere
-from mlpip_bench.records import power, published, store
+from mlpip_bench.records import power, store
+from mlpip_bench.reporting.decisions import Margins, parse_margins
+from mlpip_bench.reporting.selection import shown
 from mlpip_bench.utils.console import labeled
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.files import check_folder_can_be_made
@@ -52,9 +54,9 @@ def perform_runs(configs: Sequence[RunConfig], asked: Sequence[Mapping[str, Any]
         raise typer.Exit(1)
 
 
-def _margins(options: Mapping[str, Any]) -> dict[str, float]:
+def _margins(options: Mapping[str, Any]) -> Margins:
     """What a plan of seeds and tasks is for, by metric."""
-    margins = {} if options["margin"] is None else power.margins(options["margin"])
+    margins = parse_margins(options["margin"])
     if margins and not (options["dry_run"] or options["estimate"]):
         raise UserError(
             "run takes --margin to plan, with --dry-run; table and report take it for verdicts. Add --dry-run."
@@ -90,8 +92,10 @@ def _perform_run(
         for record in records
         if record.key in asked
     ]
-    print_tables(main, published.load())
+    named = shown(main)
+    print_tables(named)
     _print_summary(summary, config.results)
+    print_answer(named)
     return bool(summary.failed)
 
 

@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlpip_bench.cli.common import Results, TableFormat, folder_name, print_tables, rewrite_tables, show_tables
+from mlpip_bench.cli.common import (
+    Benches,
+    Margin,
+    Methods,
+    Metrics,
+    Names,
+    ResultsFolders,
+    TableFormat,
+    WithPublished,
+    folder_name,
+    print_answer,
+    print_tables,
+    rewrite_tables,
+    show_tables,
+)
 from mlpip_bench.execution import options
 from mlpip_bench.execution.config import RUNS
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.files import given_path
 
+if TYPE_CHECKING:
+    from mlpip_bench.records.record import Record
+    from mlpip_bench.reporting.decisions import Margins
+    from mlpip_bench.reporting.selection import Shown
+
 TABLE_EXAMPLES = (
     "Examples:\n\npython -m mlpip_bench table\n\npython -m mlpip_bench table --format csv > results.csv\n\n"
-    "python -m mlpip_bench table --paired --against versa\n\npython -m mlpip_bench table --timing --against maml"
+    "python -m mlpip_bench table --metric accuracy --names versa=Versa --no-published --format latex\n\n"
+    "python -m mlpip_bench table --paired --margin accuracy=0.5,nll=0.01\n\n"
+    "python -m mlpip_bench table --timing --against maml"
 )
 
 
 def table(
-    results_folder: Results = RUNS,
+    results_folders: ResultsFolders = None,
     format_: Annotated[TableFormat, typer.Option("--format", help="Form on standard output.")] = TableFormat.text,
-    bench: Annotated[str | None, typer.Option(help="Only these benches, with commas.")] = None,
-    methods: Annotated[str | None, typer.Option(help="Only these methods, with commas.")] = None,
+    bench: Benches = None,
+    methods: Methods = None,
+    metric: Metrics = None,
+    names: Names = None,
+    published: WithPublished = True,
+    margin: Margin = None,
     paired: Annotated[
         bool,
         typer.Option(
@@ -49,12 +75,11 @@ def table(
         ),
     ] = None,
 ) -> None:
-    """Regenerate the comparison tables from records, and print them."""
-    from mlpip_bench.records import published
+    """Say who leads on each bench, and print the comparison tables, made anew from records."""
+    from mlpip_bench.records import published as published_data
+    from mlpip_bench.reporting.decisions import check_margins, parse_margins
+    from mlpip_bench.reporting.selection import parse_names, selected, shown
     from mlpip_bench.reporting.tables.long import long_csv
-    from mlpip_bench.reporting.tables.norms import norm_tables
-    from mlpip_bench.reporting.tables.paired import method_differences, nothing_to_pair, paired_csv, paired_tables
-    from mlpip_bench.reporting.tables.scores import wide_tables
     from mlpip_bench.reporting.tables.timing import benchmark_table, timing_csv, timing_tables
 
     if paired and timing:
@@ -70,37 +95,69 @@ def table(
             raise UserError("--benchmark-json is one table as it is. Leave out --bench, --methods and --against.")
         show_tables([benchmark_table(benchmark_json)], format_)
         return
-    records = rewrite_tables(results_folder)
-    # What is compared against is needed, too.
-    wanted = options.names(methods) and options.names(f"{methods},{against or ''}")
-    chosen = [
-        record
-        for record in records
-        if record.bench in (options.names(bench) or (record.bench,)) and record.method in (wanted or (record.method,))
-    ]
-    if not chosen:
-        asked = " ".join(f"--{k} {v}" for k, v in (("bench", bench), ("methods", methods)) if v is not None)
-        have = ", ".join(sorted({f"{r.bench} {r.method}" for r in records}))
-        raise UserError(f"no record matches {asked}. There are: {have}.")
-    if timing and format_ is TableFormat.csv:
-        typer.echo(timing_csv(chosen), nl=False)
+    margins, given = parse_margins(margin), parse_names(names)
+    records = _records(results_folders or [RUNS])
+    wanted = options.names(methods) and options.names(f"{methods},{against or ''}")  # what is compared against, too
+    benches, metrics = options.names(bench), options.names(metric)
+    chosen = selected(records, benches=benches, methods=wanted, metrics=() if timing else metrics)
+    check_margins(margins, {score.metric for record in chosen for score in record.scores})
+    if format_ is TableFormat.csv and not paired:
+        typer.echo(timing_csv(chosen) if timing else long_csv(chosen), nl=False)
         return
+    quoted = [row for row in published_data.load() if published and (not benches or row.bench in benches)]
+    named = shown(chosen, given, quoted)
+    other = next((n.method for n, r in zip(named.records, chosen, strict=True) if r.method == against), against)
     if timing:
-        show_tables(timing_tables(chosen, against), format_)
-        return
-    quoted = [row for row in published.load() if row.bench in (options.names(bench) or (row.bench,))]
-    differences = method_differences(chosen, against) if paired else []
-    if paired and not differences:
+        show_tables(timing_tables(named.records, other), format_)
+    elif paired:
+        _show_paired(chosen, named, against, other, margins, format_)
+    else:
+        _show(named, margins, format_)
+
+
+def _records(folders: list[Path]) -> list[Record]:
+    """Of one folder, whose tables are written anew, or of several."""
+    from mlpip_bench.reporting.selection import load_union
+
+    return rewrite_tables(folders[0]) if len(folders) == 1 else load_union(folders)
+
+
+def _show_paired(
+    chosen: list[Record],
+    named: Shown,
+    against: str | None,
+    other: str | None,
+    margins: Margins,
+    format_: TableFormat,
+) -> None:
+    from mlpip_bench.reporting.tables.paired import method_differences, nothing_to_pair, paired_csv, paired_tables
+
+    by_plugin = method_differences(chosen, against, margins)
+    if not by_plugin:
         raise nothing_to_pair(chosen)
     if format_ is TableFormat.csv:
-        typer.echo(paired_csv(differences) if paired else long_csv(chosen, quoted), nl=False)
-        return
-    if paired:
-        show_tables(paired_tables(differences, {} if format_ is TableFormat.text else None), format_)
-    elif format_ is TableFormat.text:
-        print_tables(chosen, quoted)
+        typer.echo(paired_csv(by_plugin), nl=False)
     else:
-        show_tables([*wide_tables(chosen, quoted), *norm_tables(chosen)], format_)
+        show_tables(paired_tables(method_differences(named.records, other, margins)), format_)
+
+
+def _show(named: Shown, margins: Margins, format_: TableFormat) -> None:
+    from mlpip_bench.reporting.tables.norms import norm_tables
+    from mlpip_bench.reporting.tables.overall import overall_tables
+    from mlpip_bench.reporting.tables.scores import wide_tables
+
+    if format_ is not TableFormat.text:
+        records = named.records
+        show_tables([*wide_tables(records, named.quoted), *norm_tables(records), *overall_tables(records)], format_)
+        return
+    print_answer(named, margins)
+    # The last models' tables are in the folder; here they would push the main ones off the screen.
+    best = [
+        replace(record, scores=scores)
+        for record in named.records
+        if (scores := tuple(score for score in record.scores if score.model == "best"))
+    ]
+    print_tables(replace(named, records=best))
 
 
 COMPARE_EXAMPLES = "Example:\n\npython -m mlpip_bench compare results/before results/after"
@@ -109,12 +166,16 @@ COMPARE_EXAMPLES = "Example:\n\npython -m mlpip_bench compare results/before res
 def compare(
     a: Annotated[Path, typer.Argument(parser=folder_name, metavar="A", help="Results folder.")],
     b: Annotated[Path, typer.Argument(parser=folder_name, metavar="B", help="The other one.")],
+    margin: Margin = None,
     format_: Annotated[TableFormat, typer.Option("--format", help="Form on standard output.")] = TableFormat.text,
 ) -> None:
-    """Compare two results folders: differences B minus A, paired over test tasks, and which of them are real."""
+    """Compare two results folders: differences B minus A, paired over seeds and test tasks, and what they show."""
+    from mlpip_bench.reporting.decisions import check_margins, parse_margins
     from mlpip_bench.reporting.tables.folders import changes, changes_csv, folder_tables, load_both
 
-    found = changes(*load_both(a, b))
+    margins, both = parse_margins(margin), load_both(a, b)
+    check_margins(margins, {score.metric for records in both for record in records for score in record.scores})
+    found = changes(*both, margins)
     if format_ is TableFormat.csv:
         typer.echo(changes_csv(found), nl=False)
     else:

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from mlpip_bench.records.record import Record, Scores, facts
-from mlpip_bench.records.statistics import mean_ci95
+from mlpip_bench.records.statistics import bounds_of, estimate
 
-_FIRST = ("bench", "method", "protocol", "seed", "metric", "model", "mean", "ci95", "unit", "better")
+FIRST = ("bench", "method", "protocol", "seed", "metric", "model", "mean", "ci95", "unit", "better")
 
 
 def to_frame(records: Iterable[Record]) -> pd.DataFrame:
@@ -23,12 +23,12 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
     what it took (``parameters``, ``training.seconds``, ``seconds``). What a record lacks is missing.
     """
     frame = pd.DataFrame([_row(record, score) for record in records for score in record.scores])
-    rest = [name for name in frame.columns if name not in _FIRST]
-    return frame[[name for name in _FIRST if name in frame.columns] + rest]
+    rest = [name for name in frame.columns if name not in FIRST]
+    return frame[[name for name in FIRST if name in frame.columns] + rest]
 
 
 def _row(record: Record, score: Scores) -> dict[str, Any]:
-    mean, half_width = mean_ci95(score.per_task)
+    found = estimate([score.per_task], bounds_of(score.unit))
     return {
         **facts(record, score),
         "bench": record.bench,
@@ -36,8 +36,8 @@ def _row(record: Record, score: Scores) -> dict[str, Any]:
         "metric": score.metric,
         "model": score.model,
         "chosen_by": score.chosen_by,
-        "mean": mean,
-        "ci95": half_width,
+        "mean": found.mean,
+        "ci95": found.ci95,
         "unit": score.unit,
         "better": score.better,
         "over": score.over,

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from mlpip_bench.records.record import Record, Scores, facts
-from mlpip_bench.utils.errors import UserError
 
 POWER = 0.8
 """The chance to find a difference as large as the margin at the 5 % level, two-sided."""
@@ -115,27 +114,6 @@ def _least(power_of: Callable[[int], float]) -> int | None:
 
 
 # ---------------------------------------------------------------------------------------------------- of records
-
-
-def margins(text: str) -> dict[str, float]:
-    """What ``--margin METRIC=NUMBER,...`` gives; of fractions, such as accuracy, in percentage points.
-
-    Raises:
-        UserError: it is not of that form, or a margin is not positive.
-    """
-    found = {}
-    for part in text.split(","):
-        name, equals, number = part.partition("=")
-        try:
-            found[name.strip()] = float(number)
-        except ValueError:
-            equals = ""
-        if not (equals and name.strip() and 0 < found[name.strip()] < math.inf):
-            raise UserError(
-                f"--margin takes METRIC=NUMBER with commas between them, each above 0, for example "
-                f"accuracy=0.5,nll=0.01 (percentage points; nats); got {text!r}."
-            )
-    return found
 
 
 @dataclass(frozen=True)

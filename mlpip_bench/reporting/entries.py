@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from mlpip_bench.records.record import Record, Scores, facts
-from mlpip_bench.records.statistics import mean_over_seeds
+from mlpip_bench.records.statistics import Estimate, Runs, bounds_of, difference, estimate, mean_over_seeds, welch
 from mlpip_bench.utils.errors import UserError
 
 ROW_FACTS = ("method", "norm", "inductive", "queries", "preset", "source", "device", "protocol")
@@ -174,13 +174,33 @@ def seeds_of(entries: Iterable[Entry]) -> str:
     return ",".join(str(seed) for seed in sorted({e.record.seed for e in entries}))
 
 
-def scores_over_seeds(entries: Iterable[Entry]) -> list[float]:
-    """Scores of one configuration averaged over its seeds, one a task."""
-    return mean_over_seeds([e.score.per_task for e in entries])
+def estimate_of(entries: Sequence[Entry]) -> Estimate:
+    """Mean of one configuration over its seeds and tasks."""
+    return estimate([e.score.per_task for e in entries], bounds_of(entries[0].score.unit))
 
 
-def shared_scores(first: Sequence[Entry], second: Sequence[Entry]) -> tuple[list[int], list[float], list[float]]:
-    """The seeds that both have, and the scores of each averaged over these, one a task."""
+def same_tasks(a: Entry, b: Entry) -> bool:
+    """Whether two entries of one bench and condition were measured on the same test tasks."""
+    names = {"queries", "test_tasks", "source"} | {n for n in a.facts.keys() | b.facts.keys() if n.startswith("data.")}
+    return all(a.facts.get(name) == b.facts.get(name) for name in names)
+
+
+def difference_of(first: Sequence[Entry], second: Sequence[Entry]) -> tuple[list[int], Estimate]:
+    """The seeds that two configurations have in common, and the mean of the first less the second over these.
+
+    Without a seed in common each is averaged over its own seeds, task by task, and the difference is one of trained
+    models. On test tasks that are not the same it is unpaired.
+    """
+    a, b = ([mean_over_seeds([e.score.per_task for e in entries])] for entries in (first, second))
+    if not same_tasks(first[0], second[0]):
+        return [], welch(b, a)
+    bounds = bounds_of(first[0].score.unit)
+    seeds = sorted({e.record.seed for e in first} & {e.record.seed for e in second})
+    return seeds, difference(*(shared_seeds(first, second) if seeds else (a, b)), bounds)
+
+
+def shared_seeds(first: Iterable[Entry], second: Iterable[Entry]) -> tuple[Runs, Runs]:
+    """The scores of both on the seeds that both have, a row a seed."""
     a, b = ({e.record.seed: e.score.per_task for e in entries} for entries in (first, second))
     seeds = sorted(a.keys() & b.keys())
-    return seeds, mean_over_seeds([a[seed] for seed in seeds]), mean_over_seeds([b[seed] for seed in seeds])
+    return [a[seed] for seed in seeds], [b[seed] for seed in seeds]

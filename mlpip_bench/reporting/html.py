@@ -18,22 +18,22 @@ import jinja2
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from mlpip_bench.records import published as published_data
 from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Record
+from mlpip_bench.reporting.answer import Answer, answers
+from mlpip_bench.reporting.decisions import NO_MARGINS, Margins
 from mlpip_bench.reporting.figures.style import STYLE
 from mlpip_bench.reporting.figures.writing import draw_figures
+from mlpip_bench.reporting.selection import Shown, shown
 from mlpip_bench.reporting.table import Cell, Row, WideTable
 from mlpip_bench.reporting.tables.against_published import published_tables
 from mlpip_bench.reporting.tables.norms import norm_tables
+from mlpip_bench.reporting.tables.overall import overall_tables
 from mlpip_bench.reporting.tables.paired import method_differences, paired_tables
 from mlpip_bench.reporting.tables.scores import wide_tables
 from mlpip_bench.reporting.tables.timing import timed, timing_tables
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.provenance import STAND_INS
-
-_AT_EVERY_ROW = ("norm", "inductive", "queries", "budget", "seeds", "tasks", "source")
-"""Attributes that stand below the name of each row even where all rows agree."""
 
 _URL_SAFE = " /:=;,.'()-_+!?&*@$[]{}|"
 
@@ -76,24 +76,29 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Section:
-    """A results folder; ``summary`` is what the records are, by name, and ``failed`` are trials with their errors."""
+    """A results folder; ``summary`` is what the records are, by name, ``failed`` are trials with their errors."""
 
     name: str
     summary: Mapping[str, str]
     stand_in: str
     failed: tuple[tuple[str, str], ...]
+    answers: tuple[Answer, ...]
     parts: tuple[_Part, ...] = field(repr=False)
 
 
 def to_html(
     by_folder: Mapping[str, Sequence[Record]],
     failures: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType({}),
+    names: Mapping[str, str] = MappingProxyType({}),
+    margins: Margins = NO_MARGINS,
 ) -> str:
-    """One HTML page of records, a section a folder; the same records give the same text.
+    """One HTML page of records, the answer and a section a folder; the same records give the same text.
 
     Args:
         by_folder: records by the name that their folder is shown under.
         failures: trials that failed, each with its error, by folder.
+        names: that methods are shown under, where not under the paper's.
+        margins: what is practically equal.
 
     Raises:
         UserError: a folder has no records, or its records contradict each other.
@@ -104,53 +109,69 @@ def to_html(
                 f"a report is made from records; there are none below {Path(folder) / 'records'}. Make some first, "
                 "for example with `python -m mlpip_bench run --methods versa,maml --bench mini5w5s`."
             )
-    quoted = published_data.load()
+    everything = [record for records in by_folder.values() for record in records]
+    named = shown(everything, names)  # of all folders, so that a method has one name
+    methods = {r.method: n.method for r, n in zip(everything, named.records, strict=True)}
+    sections = [
+        _section(
+            folder,
+            records,
+            Shown([replace(record, method=methods[record.method]) for record in records], named.quoted),
+            failures.get(folder, ()),
+            margins,
+        )
+        for folder, records in by_folder.items()
+    ]
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.globals |= {
         "conditions": _conditions,
+        "shared": _shared,
         "is_stand_in": _is_stand_in,
         "columns": _columns,
         "is_number": _is_number,
         "has_numbers": _has_numbers,
     }
     template = resources.files("mlpip_bench.reporting") / "report_template.html"
-    everything = [record for records in by_folder.values() for record in records]
     return environment.from_string(template.read_text(encoding="utf-8")).render(
         summary={"folders": str(len(by_folder)), **_summary(everything)},
         stand_in=_stand_in(everything),
-        sections=[_section(folder, records, quoted, failures.get(folder, ())) for folder, records in by_folder.items()],
+        sections=sections,
     )
 
 
 def _section(
     folder: str,
-    records: Sequence[Record],
-    quoted: Sequence[Published],
+    measured: Sequence[Record],
+    named: Shown,
     failed: Sequence[tuple[str, str]],
+    margins: Margins,
 ) -> _Section:
+    """Of the records as they are, and of what is shown of them under the names that are shown."""
+    records, quoted = named.records, named.quoted
     numbers: dict[str, int] = {}
     compared = wide_tables(records, quoted, numbers)
     conditioned = [table for table in compared if table.conditions]
     parts = [
         _tables_part("Comparison", [table for table in compared if table not in conditioned]),
+        _tables_part("Paired differences", paired_tables(method_differences(records, margins=margins))),
+        _tables_part("Over several benches", overall_tables(records)),
         _tables_part("Under other conditions", [*norm_tables(records, numbers), *conditioned]),
-        _tables_part("Paired differences", paired_tables(method_differences(records), {})),
-        _Part("Figures", pictures=tuple(_pictures(folder, records))),
+        _Part("Figures", pictures=tuple(_pictures(folder, records, quoted))),
         _tables_part("Timing", timing_tables(records) if timed(records) else []),
         _tables_part("Published figures", list(published_tables(records, quoted))),
-        _Part("Provenance", trials=tuple(_provenance(records))),
+        _Part("Provenance", trials=tuple(_provenance(measured))),
     ]
-    shown = [part for part in parts if part.tables or part.last or part.pictures or part.trials]
-    return _Section(folder, _summary(records), _stand_in(records), tuple(failed), tuple(shown))
+    filled = [part for part in parts if part.tables or part.last or part.pictures or part.trials]
+    said = tuple(answers(records, quoted, margins))
+    return _Section(folder, _summary(measured), _stand_in(measured), tuple(failed), said, tuple(filled))
 
 
 def _tables_part(title: str, tables: Sequence[WideTable]) -> _Part:
-    """Notes that all its tables have, the sentence on what their rows share included, stand once."""
-    noted = [replace(table, notes=(*_constant(table), *table.notes)) for table in tables]
-    shared = [note for note in noted[0].notes if all(note in t.notes for t in noted)] if len(noted) > 1 else []
-    own = [replace(t, notes=tuple(note for note in t.notes if note not in shared)) for t in noted]
+    """Notes that all its tables have stand once."""
+    shared = [n for n in tables[0].notes if all(n in t.notes for t in tables)] if len(tables) > 1 else []
+    own = [replace(t, notes=(*(n for n in t.notes if n not in shared), *t.row_notes)) for t in tables]
     return _Part(
         title,
         tables=tuple(t for t in own if t.model == "best"),
@@ -218,17 +239,16 @@ def _has_numbers(table: WideTable, name: str) -> bool:
     return any(_is_number(row.cells.get(name)) for row in (*table.rows, *table.published))
 
 
-def _constant(table: WideTable) -> tuple[str, ...]:
-    sentence = table.attributes(keep=_AT_EVERY_ROW)[1]
-    return (sentence,) if sentence else ()
+def _shared(table: WideTable) -> str:
+    """What all our rows share, which stands above the table."""
+    return table.attributes(keep=())[1]
 
 
 def _conditions(table: WideTable, row: Row) -> str:
-    """What stands below the name of a row: how it was measured, or what the paper says of it."""
+    """What stands below the name of a row: what all rows do not share, or what the paper says of it."""
     if row in table.published:
-        note = row.attributes["note"] or "transductive or inductive not stated"
-        return f"published, real data; {note}; budget and seeds of its authors"
-    names = table.attributes(keep=_AT_EVERY_ROW)[0]
+        return row.attributes["note"]
+    names = table.attributes(keep=())[0]
     values = ((name, row.attributes.get(name, "")) for name in names if name != "bench")
     return "\N{NO-BREAK SPACE}· ".join(_condition(name, value) for name, value in values if value)
 
@@ -248,11 +268,11 @@ def _condition(name: str, value: str) -> str:
 # --------------------------------------------------------------------------------------------------------- figures
 
 
-def _pictures(folder: str, records: Sequence[Record]) -> Iterator[_Picture]:
+def _pictures(folder: str, records: Sequence[Record], quoted: Sequence[Published]) -> Iterator[_Picture]:
     # A salt, so that the same records give the same ids; text as text, which halves the size, and whose nearest fonts
     # are no wider than matplotlib's own.
     with style.context([*STYLE, {"svg.hashsalt": "mlpip_bench", "svg.fonttype": "none"}]):
-        for stem, figure in draw_figures(records):
+        for stem, figure in draw_figures(records, quoted):
             title = figure.get_suptitle()
             figure.suptitle("")
             yield _Picture(title, _svg_url(figure), f"{title}: {_axes(figure)}, from the records in {folder} ({stem})")

@@ -1,4 +1,4 @@
-"""Wide tables as Markdown, LaTeX and for the terminal."""
+"""Wide tables as Markdown and for the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from mlpip_bench.records.record import Model
+from mlpip_bench.records.record import Better, Model
 from mlpip_bench.utils.encoding import for_markdown
 
 ATTRIBUTES = (
@@ -27,10 +27,10 @@ _PLAIN = ("bench", "budget", "source", "settings")
 """Attributes whose values need no name."""
 
 BOLD_NOTE = (
-    "Bold: the best mean of a column and all whose intervals overlap with its interval, among our rows of one "
-    "source, and separately among the published rows; a score without an interval counts as a point. "
-    "Overlap is no test of a difference."
+    "Bold: the best mean of a column, and all that no test shows to be worse (paired differences on the same tasks, "
+    "p below 0.05 after Holm's correction for all pairs of the column), among our rows of one source."
 )
+PUBLISHED_BOLD_NOTE = "Bold among the published rows: the best mean, and all whose intervals overlap with its interval."
 
 
 @dataclass(frozen=True)
@@ -57,16 +57,23 @@ class Row:
     """One row of a wide table.
 
     Attributes:
-        label: method, marked ``(stand-in)`` where the data was, and with the number of its note.
+        label: method, marked ``(stand-in)`` where the data was.
         attributes: how it was measured, by name of the column.
         cells: numbers by column.
         bold: columns in which this row is among the best.
+        mark: number of its note, in brackets; empty where it has none.
     """
 
     label: str
     attributes: Mapping[str, str]
     cells: Mapping[str, Cell]
     bold: frozenset[str] = frozenset()
+    mark: str = ""
+
+    @property
+    def marked(self) -> str:
+        """The label with its mark."""
+        return f"{self.label} {self.mark}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,8 @@ class WideTable:
         rows: our rows.
         published: the paper's rows for the same benches.
         notes: what the reader must know, one sentence or more each.
+        row_notes: what the marks of rows stand for.
+        better: which scores are.
         row_name: what a row is.
         heading: the title without what it has in brackets; the title where it has nothing there.
         model: which model of training it is about.
@@ -98,6 +107,8 @@ class WideTable:
     heading: str = ""
     model: Model = "best"
     conditions: tuple[str, ...] = ()
+    row_notes: tuple[str, ...] = ()
+    better: Better = "neither"
 
     def attributes(self, *, keep: Sequence[str] = ("source",)) -> tuple[list[str], str]:
         """Split the attributes into columns and caption.
@@ -122,14 +133,14 @@ class WideTable:
 
 def to_markdown(table: WideTable) -> str:
     """GitHub Markdown; the attributes are columns, so that a row can be read alone."""
-    table = _without_empty_columns(table)
+    table = without_empty_columns(table)
     names, constant = table.attributes(keep=[name for name in ATTRIBUTES if name not in _ONLY_IF_VARYING])
 
     def line(cells: Iterable[str]) -> str:
         return "| " + " | ".join(map(for_markdown, cells)) + " |"
 
     def row_line(row: Row) -> str:
-        return line([row.label, *(row.attributes.get(n, "") for n in names), *_cells(table, row, "**{}**".format)])
+        return line([row.marked, *(row.attributes.get(n, "") for n in names), *cells_of(table, row, "**{}**".format)])
 
     lines = [
         line([table.row_name, *names, *table.benches]),
@@ -139,36 +150,8 @@ def to_markdown(table: WideTable) -> str:
     if table.published:
         lines.append(line(["*published:*", *("" for _ in (*names, *table.benches))]))
         lines += [row_line(row) for row in table.published]
-    notes = [f"- {note}" for note in _all_notes(table, constant)]
-    return "\n".join([f"**{table.title}**", "", *lines, "", *notes, ""])
-
-
-def to_latex(table: WideTable) -> str:
-    """A booktabs table that compiles as it is; what all rows share is in the caption."""
-    table = _without_empty_columns(table)
-    names, constant = table.attributes()
-
-    def row_line(row: Row) -> str:
-        cells = _cells(table, row, r"\textbf{{{}}}".format, escape=_latex)
-        return " & ".join([_latex(row.label), *(_latex(row.attributes.get(n, "")) for n in names), *cells]) + r" \\"
-
-    header = " & ".join(_latex(name) for name in (table.row_name, *names, *table.benches)) + r" \\"
-    lines = [
-        r"% \usepackage{booktabs}",
-        r"\begin{table}",
-        r"\centering\small",
-        rf"\caption{{{_latex(f'{table.title}. {constant}'.strip())}}}",
-        rf"\label{{tab:{table.name}}}",
-        rf"\begin{{tabular}}{{l{'l' * len(names)}{'r' * len(table.benches)}}}",
-        r"\toprule",
-        header,
-        r"\midrule",
-        *(row_line(row) for row in table.rows),
-    ]
-    if table.published:
-        lines += [r"\midrule", *(row_line(row) for row in table.published)]
-    notes = [rf"\par {_latex(note)}" for note in table.notes]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\footnotesize", *notes, r"\end{table}", ""])
+    notes = [f"- {note}" for note in (*table.notes, *table.row_notes)]
+    return "\n".join([f"**{table.title}**", "", *([constant, ""] if constant else []), *lines, "", *notes, ""])
 
 
 def to_rich(*tables: WideTable, width: int = 100, bold: bool = True) -> Group:
@@ -182,11 +165,14 @@ def to_rich(*tables: WideTable, width: int = 100, bold: bool = True) -> Group:
     parts: list[Text | Table] = []
     needed_by: dict[str, list[WideTable]] = defaultdict(list)
     for table in tables:
-        for note in _all_notes(table, table.attributes(keep=())[1]):
-            if bold or note != BOLD_NOTE:
+        for note in (*table.notes, *table.row_notes):
+            if bold or note not in (BOLD_NOTE, PUBLISHED_BOLD_NOTE):
                 needed_by[note].append(table)
     for table in tables:
-        parts += [Text(table.title, style="bold"), *_frames(_without_empty_columns(table), width)]
+        parts += [Text(table.title, style="bold")]
+        if constant := table.attributes(keep=())[1]:
+            parts.append(Text(constant, style="dim"))
+        parts += _frames(without_empty_columns(table), width)
         parts += [Text(note, style="dim") for note, needing in needed_by.items() if needing == [table]]
         parts.append(Text())
     shared: dict[str, list[str]] = defaultdict(list)
@@ -199,7 +185,8 @@ def to_rich(*tables: WideTable, width: int = 100, bold: bool = True) -> Group:
     return Group(*parts[:-1])
 
 
-def _without_empty_columns(table: WideTable) -> WideTable:
+def without_empty_columns(table: WideTable) -> WideTable:
+    """The table with the columns that have a number."""
     filled = {bench for row in (*table.rows, *table.published) for bench in row.cells}
     return replace(table, benches=tuple(bench for bench in table.benches if bench in filled))
 
@@ -209,7 +196,7 @@ def _frames(table: WideTable, width: int) -> list[Table]:
     names, _ = table.attributes(keep=())
     first, gap = 24, 3  # the first column's width; padding and separator of the others
     for newline in (" ", "\n"):
-        cells = [text for row in (*table.rows, *table.published) for text in _cells(table, row, str, newline, "\n")]
+        cells = [text for row in (*table.rows, *table.published) for text in cells_of(table, row, str, newline, "\n")]
         headers = [bench.replace(" ", newline) for bench in table.benches]
         widest = max(len(line) for text in (*headers, *cells) for line in text.split("\n"))
         fitting = max(1, (width - first - gap - 1) // (widest + gap))
@@ -229,10 +216,10 @@ def _rich_part(table: WideTable, names: Sequence[str], newline: str, first: int)
         part.add_column(bench.replace(" ", newline), justify="right", overflow="fold")
 
     def add(row: Row, attributes: Sequence[str]) -> None:
-        label = Text(row.label, style="bold" if attributes else "")
+        label = Text(row.marked, style="bold" if attributes else "")
         if attributes:
             label.append("\n" + ", ".join(attributes), style="not bold dim")
-        texts = _cells(table, row, str, newline, "\n")
+        texts = cells_of(table, row, str, newline, "\n")
         styles = ["bold" if bench in row.bold else "" for bench in table.benches]
         part.add_row(label, *(Text(text, style=style) for text, style in zip(texts, styles, strict=True)))
 
@@ -249,21 +236,18 @@ def _rich_part(table: WideTable, names: Sequence[str], newline: str, first: int)
     return part
 
 
-def _all_notes(table: WideTable, constant: str) -> list[str]:
-    return [constant, *table.notes] if constant else list(table.notes)
-
-
-def _cells(
+def cells_of(
     table: WideTable,
     row: Row,
     emphasize: Callable[[str], str],
     before_interval: str = " ",
     before_spread: str = " ",
     escape: Callable[[str], str] = str,
+    columns: Sequence[str] | None = None,
 ) -> list[str]:
     """Texts of a row's numbers, empty where it has none; the spread of the seeds is never emphasized."""
     texts = []
-    for bench in table.benches:
+    for bench in table.benches if columns is None else columns:
         cell = row.cells.get(bench, _NO_CELL)
         number = escape(cell.text.replace(" ", before_interval, 1))
         spread = f"{before_spread}({escape(cell.spread)})" if cell.spread else ""
@@ -272,12 +256,3 @@ def _cells(
 
 
 _NO_CELL = Cell(math.nan, None, "")
-
-_LATEX = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#", "$": r"\$",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "±": r"$\pm$", "–": "--",  # noqa: RUF001
-}  # fmt: skip
-
-
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)

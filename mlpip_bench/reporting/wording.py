@@ -11,8 +11,9 @@ from decimal import Decimal
 
 from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Better, Model
-from mlpip_bench.records.statistics import mean_ci95
-from mlpip_bench.reporting.entries import ROW_FACTS, Entry, bench_order, grouped, natural, scores_over_seeds
+from mlpip_bench.records.statistics import Estimate
+from mlpip_bench.reporting.calibrated import expected_ece
+from mlpip_bench.reporting.entries import ROW_FACTS, Entry, bench_order, estimate_of, grouped, natural
 from mlpip_bench.reporting.table import Cell, Row
 from mlpip_bench.utils.provenance import STAND_INS
 
@@ -86,16 +87,27 @@ def qualities_of_differences(unit: str, better: Better) -> str:
 
 
 def mean_cell(entries: Sequence[Entry], unit: str) -> Cell:
-    """Mean over seeds task by task, then over tasks."""
-    spread = ""
+    """Mean over seeds and tasks with its interval, the spread of the seeds, and what calibration would give an ECE."""
+    found = estimate_of(entries)
+    spread = []
     if len(entries) > 1:
-        spread = f"sd {number_text(statistics.stdev(statistics.fmean(e.score.per_task) for e in entries), unit)}"
-    return replace(interval_cell(*mean_ci95(scores_over_seeds(entries)), unit), spread=spread)
+        sd = statistics.stdev(statistics.fmean(e.score.per_task) for e in entries)
+        spread.append(f"sd {number_text(sd, unit, decimals(unit, found.mean))}")
+    if (expected := expected_ece([e.score for e in entries])) is not None:
+        spread.append(f"{number_text(expected, unit)} if calibrated")
+    return replace(interval_cell(found, unit), spread=", ".join(spread))
 
 
-def interval_cell(mean: float, ci95: float, unit: str, sign: str = "") -> Cell:
-    """Mean ± 95 % half-width, both in the metric's own unit; ``sign`` goes before the mean."""
-    return Cell(mean, finite(ci95), f"{sign}{number_text(mean, unit)} ± {number_text(ci95, unit)}")
+def interval_cell(found: Estimate, unit: str, sign: str = "") -> Cell:
+    """Mean ± 95 % half-width, to the same digits; ``sign`` goes before the mean."""
+    digits = decimals(unit, found.mean)
+    text = f"{sign}{number_text(found.mean, unit, digits)} ± {number_text(found.ci95, unit, digits)}"
+    return Cell(found.mean, finite(found.ci95), text)
+
+
+def signed_cell(found: Estimate, unit: str) -> Cell:
+    """A difference with its sign."""
+    return interval_cell(found, unit, "+" if found.mean > 0 else "")
 
 
 def published_cell(quoted: Published) -> Cell:
@@ -113,13 +125,31 @@ def finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def number_text(value: float, unit: str) -> str:
-    """A number as shown: fractions in per cent with two decimals, nats with four."""
+def decimals(unit: str, mean: float) -> int:
+    """How many a mean and its interval are shown with: two for per cent, else four, or three digits of a small mean."""
+    if unit == "fraction":
+        return 2
+    small = not unit.startswith("nats") and 0 < abs(mean) < 0.01
+    return 2 - math.floor(math.log10(abs(mean))) if small else 4
+
+
+def number_text(value: float, unit: str, digits: int | None = None) -> str:
+    """A number as shown, fractions in per cent; with so many decimals, or as many as a mean of its size has."""
     if not math.isfinite(value):
         return "n/a"
-    if unit == "fraction":
-        return f"{100 * value:z.2f}"  # z: no minus before a zero
-    return f"{value:z.4f}" if unit.startswith("nats") else f"{value:.4g}"
+    digits = decimals(unit, value) if digits is None else digits
+    return f"{100 * value if unit == 'fraction' else value:z.{digits}f}"  # z: no minus before a zero
+
+
+def few_classes(entry: Entry) -> str:
+    """The bench with its number of test classes, where these are few: fewer than four times a task's, or than 20.
+
+    Then most tasks share classes, and the mean over all tasks that these classes allow is not that over classes.
+    """
+    count, way = entry.record.data.get("test_classes"), entry.score.way
+    if not isinstance(count, int) or way < 2 or count >= max(20, 4 * way):
+        return ""
+    return f"{entry.bench} has {count}, of which a task has {way} ({math.comb(count, way):,} combinations)"
 
 
 class Notes:
@@ -129,27 +159,42 @@ class Notes:
         self._numbers = {} if numbers is None else numbers
         self._own: set[str] = set()
 
-    def mark(self, label: str, note: str) -> str:
-        """The label, with the number of its note if there is one."""
+    def mark(self, note: str) -> str:
+        """The number of a note, in brackets; empty where there is none."""
         if not note:
-            return label
+            return ""
         self._own.add(note)
-        return f"{label} [{self._numbers.setdefault(note, len(self._numbers) + 1)}]"
+        return f"[{self._numbers.setdefault(note, len(self._numbers) + 1)}]"
 
     def __iter__(self) -> Iterator[str]:
         return (f"[{number}] {note}." for note, number in self._numbers.items() if note in self._own)
 
 
 def interval_notes(entries: Sequence[Entry], rows: Sequence[Row]) -> Iterator[str]:
-    """What ± and sd are."""
+    """What ± and what stands in brackets are."""
     cells = [cell for row in rows for cell in row.cells.values()]
     tasks = span(e.facts["test_tasks"] for e in entries)
-    yield f"± is the 95 % Student-t half-width over {tasks} test tasks (ddof 1), not over seeds."
-    if any(cell.spread for cell in cells):
+    trainings = {row.attributes["seeds"].count(",") + 1 for row in rows if row.attributes.get("seeds")}
+    if trainings - {1}:
         yield (
-            "Several seeds: scores are averaged over the seeds task by task (all seeds see the same test tasks) "
-            "and ± is over those per-task means; sd is the standard deviation (ddof 1) of the seeds' means."
+            f"{'Several seeds: ' if 1 in trainings else ''}± is the 95 % half-width over "
+            f"{span(map(str, trainings - {1}))} trainings and {tasks} test tasks (two-way random effects, "
+            "Satterthwaite's degrees of freedom); sd is the standard deviation (ddof 1) of the seeds' means."
         )
+    if 1 in trainings or not trainings:
+        yield (
+            f"{'One seed: ' if len(trainings) > 1 else ''}± is the 95 % Student-t half-width over {tasks} test tasks "
+            "(ddof 1). It leaves the training out: a number is of one trained model."
+        )
+    if any(e.score.unit == "fraction" and len(set(e.score.per_task)) == 1 for e in entries):
+        yield "Where all tasks score the same, ± is the exact binomial bound for as many tasks."
+    if any("if calibrated" in cell.spread for cell in cells):
+        yield (
+            "if calibrated: the ECE to be expected of a perfectly calibrated model with as many queries in each bin, "
+            "queries being independent. An ECE near it shows no miscalibration."
+        )
+    if few := sorted({bench for e in entries if (bench := few_classes(e))}):
+        yield f"Few test classes: {'; '.join(few)}. ± is over tasks of these classes, and says little of others."
     if any(cell.ci95 is None for cell in cells):
         yield NO_INTERVAL_NOTE
 

@@ -9,7 +9,6 @@ from scipy import stats
 from builders import invoke, make_record, make_scores
 from mlpip_bench.records import power, store
 from mlpip_bench.records.power import Variances
-from mlpip_bench.utils.errors import UserError
 
 # Pairs for a paired t test, two-sided at 5 %, with a power of 0.8, by effect size: Cohen 1988 and G*Power 3.1.
 PAIRS = {0.2: 199, 0.5: 34, 0.8: 15, 1.0: 10}
@@ -110,18 +109,6 @@ def test_other_conditions_are_no_pair(tmp_path):
         store.save(make_record(method=method, norm=norm), tmp_path)
     (need,) = power.needs(store.load_all(tmp_path), ["omni5w1s"], {"accuracy": 1.0})
     assert need.pairs == 1
-
-
-@pytest.mark.parametrize(
-    "text", ["accuracy", "accuracy=", "accuracy=x", "accuracy=-1", "accuracy=0", "=1", "a=nan", ""]
-)
-def test_margins_that_make_no_sense(text):
-    with pytest.raises(UserError, match="--margin takes METRIC=NUMBER"):
-        power.margins(text)
-
-
-def test_margins():
-    assert power.margins("accuracy=0.5, nll=0.01") == {"accuracy": 0.5, "nll": 0.01}
 
 
 def test_a_dry_run_says_what_a_margin_needs_from_records_and_measures_nothing(tmp_path, monkeypatch):

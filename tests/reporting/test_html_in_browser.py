@@ -20,7 +20,7 @@ ARGUMENTS = (
     *("--disable-component-update", "--disable-sync"),
 )
 PHONE = {"width": 360, "height": 740}
-MEANS = {"versa": 1.5, "maml": 100.0, "protonets": -2.5, "anil": 1.25}
+MEANS = {"fomaml": 1.5, "cnp": 100.0, "cvae": -2.5, "anil": 1.25}
 
 
 def record(method: str, mean: float, bench: str, source: str) -> Record:
@@ -122,8 +122,31 @@ def test_a_column_sorts_by_number_both_ways_and_by_keyboard(opened):
     assert names(page)[:4] == ascending[::-1]
     assert head.get_attribute("aria-sort") == "descending"
     assert page.locator("table").first.locator("th[aria-sort]").count() == 1
+    head.locator("button").click()  # the third is the way back
+    assert [name for name in names(page) if "stand-in" not in name] == ours
+    assert head.get_attribute("aria-sort") is None
     page.locator("table").first.locator("thead button").first.click()
     assert names(page) == sorted(names(page))
+
+
+def test_the_first_click_on_a_column_that_is_better_high_has_the_best_first(browser, tmp_path):
+    means = {"fomaml": 0.5, "cnp": 0.9, "anil": 0.7}
+    path = tmp_path / "accuracy.html"
+    records = [make_record(make_scores((mean - 0.01, mean + 0.01)), method=method) for method, mean in means.items()]
+    path.write_text(to_html({"runs": records}))
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    page.locator("table").first.locator("thead th").nth(1).locator("button").click()
+    assert names(page) == ["cnp", "anil", "fomaml"]
+    page.close()
+
+
+@pytest.mark.parametrize("viewport", [{"width": 1440, "height": 900}, PHONE])
+def test_the_first_screen_says_who_leads_and_whether_that_is_decided(opened, viewport):
+    page = opened(viewport=viewport)
+    for selector in (".answers b", ".answers .decided", ".answers .measured"):
+        box = page.locator(selector).first.bounding_box()
+        assert box["y"] + box["height"] <= viewport["height"], selector
 
 
 @pytest.mark.parametrize("open_details", [False, True])

@@ -20,7 +20,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 from scipy import special
 
-from mlpip_bench.records import published
 from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Record, Scores, facts
 from mlpip_bench.reporting.figures.style import (
@@ -87,13 +86,14 @@ class _Point(NamedTuple):
     ci95: float
 
 
-def scores(records: Sequence[Record]) -> Figure | None:
+def scores(records: Sequence[Record], quoted: Sequence[Published] = ()) -> Figure | None:
     """Mean and 95 % Student-t interval of each metric by bench, a panel a metric and a marker a configuration.
 
     Next to them, in gray, what the paper reports of the same methods; never next to stand-in data.
 
     Args:
         records: of the benches of one data set.
+        quoted: what the paper reports, under the names that methods have here.
 
     Returns:
         The figure; ``None`` where no record has a score of the bench's own condition that is better high or low.
@@ -115,7 +115,7 @@ def scores(records: Sequence[Record]) -> Figure | None:
     benches = by_number({record.bench for runs in every.values() for record, _ in runs})
     looks = {name: _looks(i) for i, name in enumerate(names)} | {_PUBLISHED: _PUBLISHED_LOOKS}
     labels = {name: wrapped(averaged(name, every[name])) for name in names}
-    quoted = [] if records[0].data["source"] in STAND_INS else published.load()
+    quoted = [] if records[0].data["source"] in STAND_INS else quoted
     columns = min(len(panels), _COLUMNS)
     rows = math.ceil(len(panels) / columns)
     legend = sum(0.2 + 0.13 * label.count("\n") for label in labels.values()) / _LEGEND_COLUMNS + 0.4  # inches
@@ -264,7 +264,11 @@ def learning(records: Sequence[Record]) -> Figure | None:
         name = _label(metric, unit).replace(" (", "\n(") if unit else metric
         axes.set(xlabel="training tasks seen", ylabel=f"validation {name}")
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.locator_params(axis="x", nbins=5)
+        seen = {round(x) for line in axes.lines for x in line.get_xdata() if x > 1}
+        if len(seen) == 1:  # whose surroundings are fractions of a task
+            axes.set_xticks(sorted(seen))
+        else:
+            axes.locator_params(axis="x", nbins=5, integer=True)
         axes.ticklabel_format(axis="y", useOffset=False)
         seaborn.despine(ax=axes)
     handles = dict(zip(*reversed(grid[0].get_legend_handles_labels()), strict=True))

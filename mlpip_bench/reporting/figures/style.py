@@ -13,7 +13,7 @@ import seaborn  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from mlpip_bench.records.record import Model, Record, Scores, facts
-from mlpip_bench.records.statistics import mean_ci95, mean_over_seeds
+from mlpip_bench.records.statistics import bounds_of, estimate
 
 STYLE = (
     "default",
@@ -115,8 +115,9 @@ def wrapped(label: str) -> str:
 
 
 def mean_ci95_over_seeds(runs: Sequence[Run]) -> tuple[float, float]:
-    """Mean and 95 % half-width over tasks of the mean over seeds, which share their test tasks; as in the tables."""
-    return mean_ci95(mean_over_seeds([score.per_task for _, score in runs]))
+    """Mean over seeds and tasks with its 95 % half-width, as in the tables."""
+    found = estimate([score.per_task for _, score in runs], bounds_of(runs[0][1].unit))
+    return found.mean, found.ci95
 
 
 def numbers(score: Scores, name: str) -> NDArray[np.float64]:

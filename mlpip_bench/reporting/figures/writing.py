@@ -18,11 +18,13 @@ from typing import NamedTuple
 from matplotlib import style
 from matplotlib.figure import Figure
 
+from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Record
 from mlpip_bench.reporting.figures.calibration import reliability
 from mlpip_bench.reporting.figures.comparison import cost, learning, scores
 from mlpip_bench.reporting.figures.paper import posterior, samples, versatility
 from mlpip_bench.reporting.figures.pictures import reconstruction, weights
+from mlpip_bench.reporting.figures.profile import profile
 from mlpip_bench.reporting.figures.steps import steps
 from mlpip_bench.reporting.figures.style import (
     STYLE,
@@ -38,11 +40,12 @@ class FigureKind(NamedTuple):
     """A kind of figure.
 
     Attributes:
-        draw: takes the records of one group and one data set, and gives ``None`` where they have nothing to show.
+        draw: takes the records of one group and one data set, and published rows, and gives ``None`` where they have
+            nothing to show.
         by: the group of a record, as parts of the file's name; the first is what the title names.
     """
 
-    draw: Callable[[Sequence[Record]], Figure | None]
+    draw: Callable[[Sequence[Record], Sequence[Published]], Figure | None]
     by: Callable[[Record], tuple[str, ...]]
 
 
@@ -59,25 +62,31 @@ def _benches(record: Record) -> tuple[str, ...]:
     return (re.split(r"\d", record.bench)[0],)
 
 
+def _ours(draw: Callable[[Sequence[Record]], Figure | None]) -> Callable[..., Figure | None]:
+    """A figure without published rows."""
+    return lambda records, _: draw(records)
+
+
 FIGURES: Mapping[str, FigureKind] = MappingProxyType(
     {
         "scores": FigureKind(scores, _benches),
-        "learning": FigureKind(learning, _bench),
-        "cost": FigureKind(cost, _bench),
-        "reliability": FigureKind(reliability, _bench),
-        "steps": FigureKind(steps, _bench),
-        "posterior": FigureKind(posterior, _bench),
-        "samples": FigureKind(samples, _benches),
-        "versatility": FigureKind(versatility, _benches),
-        "weights": FigureKind(weights, _bench_and_method),
-        "reconstruction": FigureKind(reconstruction, _bench),
+        "profile": FigureKind(_ours(profile), _benches),
+        "learning": FigureKind(_ours(learning), _bench),
+        "cost": FigureKind(_ours(cost), _bench),
+        "reliability": FigureKind(_ours(reliability), _bench),
+        "steps": FigureKind(_ours(steps), _bench),
+        "posterior": FigureKind(_ours(posterior), _bench),
+        "samples": FigureKind(_ours(samples), _benches),
+        "versatility": FigureKind(_ours(versatility), _benches),
+        "weights": FigureKind(_ours(weights), _bench_and_method),
+        "reconstruction": FigureKind(_ours(reconstruction), _bench),
     }
 )
 
 _SEVERAL_SOURCES = ("views",)  # their files name the data set whatever other records there are
 
 
-def draw_figures(records: Sequence[Record]) -> Iterator[tuple[str, Figure]]:
+def draw_figures(records: Sequence[Record], quoted: Sequence[Published] = ()) -> Iterator[tuple[str, Figure]]:
     """Name and figure of all that the records can show.
 
     Data sets have figures of their own, and are named where a bench has records of several or may have.
@@ -90,7 +99,7 @@ def draw_figures(records: Sequence[Record]) -> Iterator[tuple[str, Figure]]:
         for record in records:
             groups[by(record), record.data["source"] in STAND_INS, record.data.get("name", "")].append(record)
         for (parts, stand_in, data), group in sorted(groups.items()):
-            figure = draw(group)
+            figure = draw(group, quoted)
             if figure is None:
                 continue
             family = _benches(group[0])[0]
@@ -100,8 +109,10 @@ def draw_figures(records: Sequence[Record]) -> Iterator[tuple[str, Figure]]:
             yield "-".join([name, *parts, *([data] if named else []), *(["stand-in"] if stand_in else [])]), figure
 
 
-def write_figures(records: Sequence[Record], results: Path) -> list[Path]:
-    """Write ``<figure>-<bench>.png`` and ``.pdf`` below ``results/figures``, for all that the records can show.
+def write_figures(
+    records: Sequence[Record], results: Path, quoted: Sequence[Published] = (), folder: Path | None = None
+) -> list[Path]:
+    """Write ``<figure>-<bench>.png`` and ``.pdf`` to a folder, or ``results/figures``, for all that records can show.
 
     Figures on stand-in data are separate, with ``-stand-in`` in their names. The same records give the same bytes.
 
@@ -113,11 +124,11 @@ def write_figures(records: Sequence[Record], results: Path) -> list[Path]:
     """
     written = []
     with style.context(STYLE):
-        for stem, figure in draw_figures(records):
+        for stem, figure in draw_figures(records, quoted):
             for suffix, options in (("png", {"dpi": 200}), ("pdf", {"metadata": {"CreationDate": None}})):
                 content = io.BytesIO()
                 figure.savefig(content, format=suffix, **options)
-                path = results / "figures" / f"{stem}.{suffix}"
+                path = (folder or results / "figures") / f"{stem}.{suffix}"
                 write_atomically(path, content.getvalue())
                 written.append(path)
     if not written:

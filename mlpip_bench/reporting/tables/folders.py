@@ -17,17 +17,20 @@ from typing import Literal, TypeAlias
 import pandas as pd
 
 from mlpip_bench.records.record import Record
-from mlpip_bench.records.statistics import holm, mean_ci95, p_value, paired_difference, verdict, welch
+from mlpip_bench.records.statistics import LEVEL
 from mlpip_bench.records.store import load_all
+from mlpip_bench.reporting.decisions import NO_MARGINS, Decision, Margins, decide, models_note
 from mlpip_bench.reporting.entries import (
     Entry,
     as_text,
     column_order,
     conflicts,
+    difference_of,
     entries_of,
+    estimate_of,
     facts_order,
     grouped,
-    scores_over_seeds,
+    same_tasks,
     seeds_of,
     unique,
 )
@@ -42,6 +45,7 @@ from mlpip_bench.reporting.wording import (
     in_words,
     interval_cell,
     qualities_of_differences,
+    signed_cell,
     stand_in_mark,
 )
 from mlpip_bench.utils.errors import UserError
@@ -49,8 +53,6 @@ from mlpip_bench.utils.errors import UserError
 How: TypeAlias = Literal["paired", "unpaired", "data differ", "only in A", "only in B"]
 _SET_OFF: tuple[How, ...] = ("paired", "unpaired")
 
-_LEVEL = 0.05
-_ROUNDING = 1e-6  # relative, of one task's scores; machines round float32 differently, by the same amount on all tasks
 _SHOWN = ("protocol", "norm", "inductive", "queries", "device", "preset", "iterations", "test_tasks", "source")
 """Facts with columns of their own, so that settings leave them out."""
 
@@ -63,20 +65,34 @@ class Change:
         a, b: its scores in each folder, one entry a seed; empty where the folder has none.
         telling: names of the facts that tell it from the other configurations of its method.
         how: whether the two were measured on the same test tasks, or why they are not compared.
-        mean: mean of B less mean of A, in the metric's own unit; not a number where they are not compared.
-        ci95: 95 % half-width over test tasks, Student's for paired scores, else Welch's.
-        p: two-sided p value of the same t test; not a number where one task gives no interval.
-        p_holm: the same, corrected by Holm's method for all changes of the two folders.
+        decision: on B less A, corrected for all changes of the two folders; None where they are not compared.
     """
 
     a: Sequence[Entry]
     b: Sequence[Entry]
     telling: Sequence[str]
     how: How
-    mean: float = math.nan
-    ci95: float = math.inf
-    p: float = math.nan
-    p_holm: float = math.nan
+    decision: Decision | None = None
+
+    @property
+    def mean(self) -> float:
+        """Of B less A, in the metric's own unit; not a number where they are not compared."""
+        return self.decision.estimate.mean if self.decision else math.nan
+
+    @property
+    def ci95(self) -> float:
+        """Its 95 % half-width."""
+        return self.decision.estimate.ci95 if self.decision else math.inf
+
+    @property
+    def p(self) -> float:
+        """Of the test with that interval."""
+        return self.decision.estimate.p if self.decision else math.nan
+
+    @property
+    def p_holm(self) -> float:
+        """The same, corrected."""
+        return self.decision.p_holm if self.decision else math.nan
 
     @property
     def first(self) -> Entry:
@@ -95,8 +111,8 @@ class Change:
 
     @property
     def verdict(self) -> str:
-        """On B: ``better``, ``worse``, ``differs`` where neither is better, or ``unclear``; else why there is none."""
-        return verdict(self.mean, self.ci95, self.first.score.better) if self.how in _SET_OFF else self.how
+        """On B, corrected; else why there is none."""
+        return self.decision.verdict if self.decision else self.how
 
     @property
     def differs(self) -> list[str]:
@@ -126,7 +142,7 @@ def load_both(a: Path, b: Path) -> tuple[list[Record], list[Record]]:
     return both
 
 
-def changes(a: Iterable[Record], b: Iterable[Record]) -> list[Change]:
+def changes(a: Iterable[Record], b: Iterable[Record], margins: Margins = NO_MARGINS) -> list[Change]:
     """All that the folders measured per task of the models that are best on validation, by metric and bench.
 
     Within a folder the configurations of a method are distinguished by what varies there; of the two folders those are
@@ -145,9 +161,12 @@ def changes(a: Iterable[Record], b: Iterable[Record]) -> list[Change]:
             f"several configurations of these, the same one; got {only}. Run a method of one of them with --results "
             "for the other, too."
         )
-    corrected = iter(holm([change.p for change in found if change.compared]))
+    set_off = [change for change in found if change.how in _SET_OFF]
+    family = [(*difference_of(change.b, change.a), change.first.score) for change in set_off]
+    decisions = iter(decide(family, margins))
     return sorted(
-        (replace(change, p_holm=next(corrected)) if change.compared else change for change in found), key=_change_order
+        (replace(change, decision=next(decisions)) if change.how in _SET_OFF else change for change in found),
+        key=_change_order,
     )
 
 
@@ -189,12 +208,7 @@ def _change(a: Sequence[Entry], b: Sequence[Entry], telling: Sequence[str]) -> C
     of_data = [name for name in facts.keys() | others.keys() if name == "source" or name.startswith("data.")]
     if any(facts.get(name) != others.get(name) for name in of_data):
         return Change(a, b, telling, "data differ")
-    x, y = (scores_over_seeds(side) for side in (a, b))
-    if all(facts[name] == others[name] for name in ("queries", "test_tasks")):
-        y = [u if math.isclose(u, v, rel_tol=_ROUNDING) else v for u, v in zip(x, y, strict=True)]
-        mean, ci95 = paired_difference(y, x)
-        return Change(a, b, telling, "paired", mean, ci95, p_value(mean, ci95, len(x) - 1))
-    return Change(a, b, telling, "unpaired", *welch(x, y))
+    return Change(a, b, telling, "paired" if same_tasks(a[0], b[0]) else "unpaired")
 
 
 # -------------------------------------------------------------------------------------------------------- showing
@@ -221,9 +235,9 @@ def _table(found: Sequence[Change], notes: Sequence[str]) -> WideTable:
     for change in found:
         note = "; ".join(change.differs)
         label = change.first.record.method + change.mark
-        bold = frozenset({"B minus A"} if change.p_holm < _LEVEL else ())
-        marked = marks.mark(label, note and f"measured differently: {note}")
-        rows.append(Row(marked, _attributes(change), _cells(change), bold))
+        bold = frozenset({"B minus A"} if change.p_holm < LEVEL else ())
+        mark = marks.mark(note and f"measured differently: {note}")
+        rows.append(Row(label, _attributes(change), _cells(change), bold, mark))
     qualities = qualities_of_differences(score.unit, score.better)
     return WideTable(
         name=f"compared_{score.metric}",
@@ -231,7 +245,8 @@ def _table(found: Sequence[Change], notes: Sequence[str]) -> WideTable:
         benches=("A", "B", "B minus A", "p, Holm", "verdict"),
         rows=tuple(rows),
         published=(),
-        notes=(*notes, *marks),
+        notes=tuple(notes),
+        row_notes=tuple(marks),
     )
 
 
@@ -254,16 +269,12 @@ def _attributes(change: Change) -> dict[str, str]:
 
 def _cells(change: Change) -> dict[str, Cell]:
     unit = change.first.score.unit
-    cells = {name: interval_cell(*_mean_ci95(side), unit) for name, side in (("A", change.a), ("B", change.b))}
-    if change.how in _SET_OFF:
-        cells["B minus A"] = interval_cell(change.mean, change.ci95, unit, sign="+" if change.mean > 0 else "")
+    cells = {name: interval_cell(estimate_of(side), unit) for name, side in (("A", change.a), ("B", change.b))}
+    if change.decision:
+        cells["B minus A"] = signed_cell(change.decision.estimate, unit)
     if change.compared:
         cells["p, Holm"] = Cell(change.p_holm, None, _p_text(change.p_holm))
     return cells | {"verdict": Cell(math.nan, None, change.verdict)}
-
-
-def _mean_ci95(side: Sequence[Entry]) -> tuple[float, float]:
-    return mean_ci95(scores_over_seeds(side))
 
 
 def _p_text(p: float) -> str:
@@ -273,34 +284,48 @@ def _p_text(p: float) -> str:
 def _notes(shown: Sequence[Change], found: Sequence[Change]) -> Iterator[str]:
     total = sum(change.compared for change in found)
     yield (
-        "A, B: mean over test tasks ± 95 % Student-t half-width (ddof 1), seeds averaged task by task before; not over "
-        "training seeds. B minus A: the same of the differences task by task, where both folders have the same test "
-        "tasks: the same bench, data, queries and number of tasks. Scores of a task that agree to six digits count as "
-        "equal."
+        "A, B: mean over test tasks, and over trainings where there are several seeds, ± 95 % half-width. B minus A: "
+        "the same of the differences task by task and seed by seed, over the seeds that both have, where both folders "
+        "have the same test tasks: the same bench, data, queries and number of tasks. Without a seed in common each is "
+        "averaged over its own. Scores of a task that agree to six digits count as equal."
     )
     if any(change.how == "unpaired" for change in shown):
-        yield "Where queries or the number of test tasks differ, B minus A is unpaired, with Welch's t interval."
+        yield "Where queries or the number of tasks differ, B minus A is unpaired, with Welch's interval over tasks."
     if any(change.how == "data differ" for change in shown):
         yield "data differ: not compared, since scores on unlike data say nothing of what was changed."
     if any(entry.facts["test_tasks"] == "1" for change in shown for entry in (*change.a, *change.b)):
         yield NO_INTERVAL_NOTE
     yield (
-        "verdict, on B: better or worse if zero is outside the 95 % interval of B minus A, else unclear. p, Holm: of "
-        f"the t test with that interval, corrected by Holm's method for all {total} differences of all metrics here. "
-        f"Bold: p, Holm is below {_LEVEL:g}."
+        "p, Holm: of the t test with the interval of B minus A, corrected by Holm's method for all "
+        f"{total} differences of all metrics here. verdict, on B: better or worse, and bold, if it is below {LEVEL:g}, "
+        "else undecided, which does not say equal: --margin does."
     )
+    decisions = [change.decision for change in shown if change.decision]
+    if note := models_note(decisions):
+        yield note
+    if margin := next((d.margin for d in decisions if d.margin), ""):
+        yield f"equal within {margin}: two one-sided tests at 5 %, Holm-corrected, show that the difference is smaller."
     if any(change.mark for change in shown):
         yield STAND_IN_NOTE
 
 
 def _count(found: Sequence[Change]) -> str:
     compared = [change for change in found if change.compared]
-    real = sum(change.verdict != "unclear" for change in compared)
-    left = sum(change.p_holm < _LEVEL for change in compared)
-    return (
-        f"{real} of {len(compared)} differences are real: zero is outside their 95 % interval. Between folders that "
-        f"differ by chance alone, about {_LEVEL * len(compared):.2g} would be; {left} are left after Holm's correction."
+    models, methods = (
+        [change for change in compared if change.decision and change.decision.of_methods is several]
+        for several in (False, True)
     )
+    parts = []
+    if methods:
+        real = sum(change.p_holm < LEVEL for change in methods)
+        parts.append(f"{real} of {len(methods)} differences over several trainings are real, after Holm's correction.")
+    if models or not methods:
+        left = sum(change.p_holm < LEVEL for change in models)
+        parts.append(
+            f"{left} of {len(models)} differences set two trained models off from each other, after Holm's correction. "
+            "One seed shows no more: another training of the same method may differ as much."
+        )
+    return " ".join(parts)
 
 
 def _alone(found: Sequence[Change], how: str) -> str:
@@ -361,7 +386,10 @@ def changes_csv(found: Iterable[Change]) -> str:
     """All changes as CSV; floats in full and in the metric's own unit."""
     rows = []
     for change in found:
-        a, b = (_mean_ci95(side) if side else (math.nan, math.nan) for side in (change.a, change.b))
+        a, b = (
+            (estimate_of(side).mean, estimate_of(side).ci95) if side else (math.nan, math.nan)
+            for side in (change.a, change.b)
+        )
         rows.append(
             {
                 "metric": change.first.score.metric,
@@ -377,6 +405,8 @@ def changes_csv(found: Iterable[Change]) -> str:
                 "ci95": finite(change.ci95),
                 "p": change.p,
                 "p_holm": change.p_holm,
+                "p_equal_holm": change.decision.p_equal if change.decision else math.nan,
+                "trainings": change.decision.estimate.trainings if change.decision else None,
                 "verdict": change.verdict,
                 "unit": change.first.score.unit,
             }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from mlpip_bench.records.record import Record
-from mlpip_bench.records.statistics import paired_difference
+from mlpip_bench.records.statistics import difference
 from mlpip_bench.reporting.entries import (
     COMPARABLE,
     NORM_FACTS,
@@ -16,7 +16,7 @@ from mlpip_bench.reporting.entries import (
     grouped,
     natural,
     seeds_of,
-    shared_scores,
+    shared_seeds,
     telling_facts,
 )
 from mlpip_bench.reporting.table import Row, WideTable
@@ -90,7 +90,8 @@ def _norm_table(entries: Sequence[Entry], marks: Notes) -> WideTable:
         benches=tuple(f"{name} {column}" for name in methods for column in ("together", "alone", "difference")),
         rows=tuple(rows),
         published=(),
-        notes=(*notes, *marks),
+        notes=tuple(notes),
+        row_notes=tuple(marks),
         row_name="norm",
     )
 
@@ -103,11 +104,11 @@ def _norm_row(by_method: Mapping[str, Sequence[Entry]], marks: Notes) -> Row:
             if half:
                 cells[f"{method} {name}"] = mean_cell(half, half[0].score.unit)
                 seeds[f"{method} {name}"] = seeds_of(half)
-        shared, together, alone = shared_scores(*halves)
-        if shared:
-            cells[f"{method} difference"] = interval_cell(*paired_difference(together, alone), entries[0].score.unit)
+        together, alone = shared_seeds(*halves)
+        if together:
+            cells[f"{method} difference"] = interval_cell(difference(together, alone), entries[0].score.unit)
     own = [e for entries in by_method.values() for e in entries]
     iterations = {method: entries[0].facts["iterations"] for method, entries in by_method.items()}
     unlike = [fact_in_words(*fact) for fact in (("iterations", iterations), ("seeds", seeds)) if varies(fact[1])]
     attributes = {"inductive": own[0].facts["inductive"], "seeds": seeds_of(own)}
-    return Row(marks.mark(own[0].facts["norm"], "; ".join(unlike)), attributes, cells)
+    return Row(own[0].facts["norm"], attributes, cells, mark=marks.mark("; ".join(unlike)))

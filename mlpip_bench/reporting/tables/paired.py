@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from mlpip_bench.records.record import Better, Record
-from mlpip_bench.records.statistics import paired_difference, unpaired_ci95, verdict
+from mlpip_bench.records.statistics import LEVEL, combined
+from mlpip_bench.reporting.decisions import NO_MARGINS, Decision, Margins, all_pairs, models_note
 from mlpip_bench.reporting.entries import (
     COMPARABLE,
     NORM_FACTS,
@@ -19,25 +19,23 @@ from mlpip_bench.reporting.entries import (
     comparable_groups,
     conflicts,
     entries_of,
+    estimate_of,
     grouped,
     natural,
     row_groups,
     seeds_of,
-    shared_scores,
     telling_facts,
 )
 from mlpip_bench.reporting.table import ATTRIBUTES, Cell, Row, WideTable
 from mlpip_bench.reporting.wording import (
     NO_INTERVAL_NOTE,
     STAND_IN_NOTE,
-    Notes,
     fact_in_words,
     finite,
     in_words,
-    interval_cell,
     named,
-    number_text,
     qualities_of_differences,
+    signed_cell,
     span,
     stand_in_mark,
     varies,
@@ -46,19 +44,43 @@ from mlpip_bench.utils.errors import UserError, unknown_name
 
 
 @dataclass(frozen=True)
+class Configuration:
+    """A method with its settings, as a row and a column of a matrix.
+
+    Attributes:
+        entries: one a seed.
+        label: the method, with what tells it from the others of the matrix.
+        names: facts that tell it from the other configurations of its method, without the norm.
+    """
+
+    entries: Sequence[Entry]
+    label: str
+    names: Sequence[str]
+
+    @property
+    def first(self) -> Entry:
+        """What names it."""
+        return self.entries[0]
+
+
+@dataclass(frozen=True)
 class Comparison:
     """A paired difference on one bench: the first's scores minus the second's.
 
     Attributes:
+        matrix: what tells the matrix that it belongs to from others: a number.
+        first, second: the two configurations.
         metric, unit, better: of the scores.
         method, against: the first and the second; two configurations of one method with what differs in brackets.
         attributes: how both were measured, by name of the column.
         differs: what was not the same for both, beyond settings that only one of them has; empty if nothing.
-        mean: mean difference over the test tasks; not a number where they have no seed in common.
-        ci95: its half-width over tasks, paired.
+        decision: the difference with its interval, and what it says.
         unpaired_ci95: the half-width that it would have if each of the two had tasks of its own.
     """
 
+    matrix: int
+    first: Configuration
+    second: Configuration
     metric: str
     unit: str
     better: Better
@@ -66,25 +88,37 @@ class Comparison:
     against: str
     attributes: Mapping[str, str]
     differs: str
-    mean: float
-    ci95: float
+    decision: Decision
     unpaired_ci95: float
 
     @property
+    def mean(self) -> float:
+        """Of the difference."""
+        return self.decision.estimate.mean
+
+    @property
+    def ci95(self) -> float:
+        """Half-width of its 95 % interval, not corrected."""
+        return self.decision.estimate.ci95
+
+    @property
     def verdict(self) -> str:
-        """``better``, ``worse``, ``differs`` where neither is better, or ``unclear``, on the first."""
-        return verdict(self.mean, self.ci95, self.better)
+        """On the first, corrected."""
+        return self.decision.verdict
 
 
-def method_differences(records: Sequence[Record], against: str | None = None) -> list[Comparison]:
+def method_differences(
+    records: Sequence[Record], against: str | None = None, margins: Margins = NO_MARGINS
+) -> list[Comparison]:
     """Differences of each two methods that were measured in the same way, of the models that are best on validation.
 
     Configurations of a method that differ are compared separately, and with each other where nothing but settings of
-    the method or the norm differs. Seeds are averaged task by task first, those that both have.
+    the method or the norm differs. A difference is over the seeds that both have.
 
     Args:
         records: what was run.
-        against: only differences to this method.
+        against: only differences to this method; the correction is for all pairs in any case.
+        margins: what is practically equal.
 
     Returns:
         By metric, bench and condition of measurement; empty if no two were measured in the same way.
@@ -98,33 +132,56 @@ def method_differences(records: Sequence[Record], against: str | None = None) ->
     entries = _pairable(records)
     data_keys = sorted(n for n in conflicts(entries, lambda e: (e.facts["source"], e.bench)) if n.startswith("data."))
     found = []
-    for group in comparable_groups(entries, (*COMPARABLE, "protocol")):
-        telling, runs = telling_facts(group), []
-        for part, keys in row_groups(group, set()):
-            # The norm has columns of its own.
-            names = [name for name in telling[part[0].record.method] if name not in NORM_FACTS]
-            runs.append((part, [*names, *({"record"} & set(keys))]))
-        runs.sort(key=lambda run: run[0][0].record.method == against)  # so that it is the second of a pair
-        for (first, names), (second, other_names) in sorted(itertools.combinations(runs, 2), key=_pair_order):
-            a, b = first[0], second[0]
-            choices: list[str] = []
-            if a.record.method == b.record.method:
-                choices = _differing_choices(a, b)
-                varied = [in_words(a, [name for name in names if name not in choices])]
-            else:
-                varied = [f"{e.record.method} {in_words(e, own)}" for e, own in ((a, names), (b, other_names)) if own]
+    for matrix, group in enumerate(comparable_groups(entries, (*COMPARABLE, "protocol"))):
+        runs = configurations(group)
+        runs.sort(key=lambda run: run.first.record.method == against)  # so that it is the second of a pair
+        decisions = all_pairs([run.entries for run in runs], margins)
+        for i, j in sorted(
+            itertools.combinations(range(len(runs)), 2), key=lambda ij: _pair_order(*(runs[k] for k in ij))
+        ):
+            a, b = runs[i].first, runs[j].first
+            choices = _differing_choices(a, b) if a.record.method == b.record.method else []
             pairs = bool(choices) or (a.record.method != b.record.method and a.facts["norm"] == b.facts["norm"])
             if pairs and against in (None, b.record.method):
-                settings = filter(None, (*varied, in_words(a, data_keys)))
-                found.append(_comparison(first, second, choices, "; ".join(settings)))
+                settings = _settings(runs[i], runs[j], choices, data_keys)
+                found.append(_comparison(matrix, (runs[i], runs[j]), choices, settings, decisions[i, j]))
     return found
 
 
-def _pair_order(pair: tuple[tuple[list[Entry], list[str]], ...]) -> tuple[bool, Natural]:
+def configurations(group: Sequence[Entry]) -> list[Configuration]:
+    """The configurations among entries of one metric on one bench, by name."""
+    telling, runs = telling_facts(group), []
+    for part, keys in row_groups(group, set()):
+        own = telling[part[0].record.method]
+        # The norm has columns of its own, but tells rows of a matrix.
+        names = [*(name for name in own if name not in NORM_FACTS), *({"record"} & set(keys))]
+        norm = ["norm"] if "norm" in own else []
+        runs.append(Configuration(part, named(part[0], [*norm, *names]), names))
+    return sorted(runs, key=lambda run: natural(run.label))
+
+
+def best_first(runs: Iterable[Configuration]) -> list[Configuration]:
+    """Configurations by their means."""
+
+    def order(run: Configuration) -> tuple[float, Natural]:
+        mean = estimate_of(run.entries).mean
+        return (-mean if run.first.score.better == "higher" else mean), natural(run.label)
+
+    return sorted(runs, key=order)
+
+
+def _pair_order(a: Configuration, b: Configuration) -> tuple[bool, Natural]:
     """Pairs of methods by norm, then those within a method."""
-    first, second = (run[0] for run, _ in pair)
-    within = first.record.method == second.record.method
-    return within, natural("" if within else first.facts["norm"])
+    within = a.first.record.method == b.first.record.method
+    return within, natural("" if within else a.first.facts["norm"])
+
+
+def _settings(a: Configuration, b: Configuration, choices: Sequence[str], data_keys: Sequence[str]) -> str:
+    if choices:
+        varied = [in_words(a.first, [name for name in a.names if name not in choices])]
+    else:
+        varied = [f"{run.first.record.method} {in_words(run.first, run.names)}" for run in (a, b) if run.names]
+    return "; ".join(filter(None, (*varied, in_words(a.first, data_keys))))
 
 
 def _differing_choices(a: Entry, b: Entry) -> list[str]:
@@ -150,11 +207,13 @@ def _pairable(records: Iterable[Record]) -> list[Entry]:
     return [e for e in entries_of(records) if e.score.model == "best" and not e.score.condition]
 
 
-def _comparison(first: Sequence[Entry], second: Sequence[Entry], choices: Sequence[str], settings: str) -> Comparison:
+def _comparison(
+    matrix: int, runs: tuple[Configuration, Configuration], choices: Sequence[str], settings: str, decision: Decision
+) -> Comparison:
+    first, second = (run.entries for run in runs)
     score = first[0].score
     method, against = (named(entries[0], choices) for entries in (first, second))
     facts, others = first[0].facts, second[0].facts
-    seeds, a, b = shared_scores(first, second)
     differs = [
         fact_in_words(name, {method: facts[name], against: others[name]})
         for name in sorted(facts.keys() & others.keys() - {"method", "method code", "record"})
@@ -162,68 +221,110 @@ def _comparison(first: Sequence[Entry], second: Sequence[Entry], choices: Sequen
     ]
     each = {method: seeds_of(first), against: seeds_of(second)}
     differs += [fact_in_words("seeds", each)] if varies(each) else []
-    mean, ci95 = paired_difference(a, b) if seeds else (math.nan, math.inf)
-    unpaired = unpaired_ci95(a, b) if seeds else math.inf
     both = ("norm", "inductive", "queries", "device", "protocol", "source")
     attributes = {
         **{name: "/".join(dict.fromkeys((facts[name], others[name]))) for name in both},
         "bench": first[0].bench,
         "budget": f"{facts['preset']}, {span((facts['iterations'], others['iterations']))} it",
         "settings": settings,
-        "seeds": ",".join(map(str, seeds)) or "none in common",
+        "seeds": ",".join(map(str, decision.seeds)) or "none in common",
         "tasks": facts["test_tasks"],
     }
+    unpaired = combined([estimate_of(first), estimate_of(second)], [1.0, -1.0]).ci95
     return Comparison(
-        score.metric, score.unit, score.better, method, against, attributes, "; ".join(differs), mean, ci95, unpaired
-    )
+        matrix, *runs, score.metric, score.unit, score.better, method, against, attributes, "; ".join(differs),
+        decision, unpaired,
+    )  # fmt: skip
 
 
-def paired_tables(comparisons: Iterable[Comparison], numbers: dict[str, int] | None = None) -> list[WideTable]:
-    """One table for each metric, with a row for each comparison.
+def paired_tables(comparisons: Iterable[Comparison]) -> list[WideTable]:
+    """One matrix for each metric and bench: row less column, best first.
 
     Args:
         comparisons: as :func:`method_differences` gives them.
-        numbers: numbers of notes so far, as for :func:`~mlpip_bench.reporting.tables.scores.wide_tables`.
     """
-    by_metric = grouped(comparisons, lambda c: c.metric)
-    return [_paired_table(metric, group, Notes(numbers)) for metric, group in by_metric.items()]
+    return [_matrix(group) for group in grouped(comparisons, lambda c: c.matrix).values()]
 
 
-def _paired_table(metric: str, comparisons: Sequence[Comparison], marks: Notes) -> WideTable:
-    unit, better = comparisons[0].unit, comparisons[0].better
-    rows = []
-    for c in comparisons:
-        label = f"{c.method} minus {c.against}{stand_in_mark(c.attributes['source'])}"
-        cells = {
-            "difference": interval_cell(c.mean, c.ci95, unit, sign="+" if c.mean > 0 else ""),
-            "unpaired ±": Cell(c.unpaired_ci95, None, number_text(c.unpaired_ci95, unit)),
-            "verdict": Cell(math.nan, None, c.verdict),
-        }
-        rows.append(Row(marks.mark(label, c.differs and f"measured differently: {c.differs}"), c.attributes, cells))
-    notes = [
-        "difference: mean over the test tasks of the first's score less the second's on the same task; ± is the "
-        "95 % Student-t half-width over these differences (ddof 1), not over seeds.",
-        "unpaired ±: the half-width if each of the two had tasks of its own, the root of the sum of the squares of "
-        "their half-widths. Where it is the larger, pairing gains the rest.",
-        "verdict, on the first: better or worse if zero is outside the difference's interval, else unclear.",
-        f"Comparisons of one metric: {len(rows)}. Intervals and verdicts are not corrected for their number: between "
-        "two that are equal, one interval in twenty leaves out zero.",
+def _matrix(comparisons: Sequence[Comparison]) -> WideTable:
+    one = comparisons[0]
+    shown = {c.first.label: c.first for c in comparisons} | {c.second.label: c.second for c in comparisons}
+    labels = [run.label for run in best_first(shown.values())]
+    pairs = {(c.first.label, c.second.label): c.decision for c in comparisons}
+    pairs |= {(b, a): decision.reversed() for (a, b), decision in pairs.items()}
+    against = {c.second.label for c in comparisons}
+    columns = against if len(against) == 1 and len(labels) > 2 else set(labels)
+    rows = [
+        Row(
+            label + stand_in_mark(shown[label].first.facts["source"]),
+            _attributes(shown[label]),
+            {c: _cell(pairs[label, c], one.unit) for c in labels if (label, c) in pairs and c in columns},
+            frozenset(c for c in labels if (label, c) in pairs and pairs[label, c].p_holm < LEVEL),
+        )
+        for label in labels
+        if any((label, c) in pairs and c in columns for c in labels)
     ]
-    if any("," in c.attributes["seeds"] for c in comparisons):
-        notes.append("Several seeds: scores are averaged task by task over the seeds that both have.")
-    if any(c.attributes["tasks"] == "1" for c in comparisons):
-        notes.append(NO_INTERVAL_NOTE)
-    if any(stand_in_mark(c.attributes["source"]) for c in comparisons):
-        notes.append(STAND_IN_NOTE)
+    bench = one.attributes["bench"]
     return WideTable(
-        name=f"paired_{metric}",
-        title=f"{metric}, paired differences ({qualities_of_differences(unit, better)})",
-        benches=("difference", "unpaired ±", "verdict"),
+        name=f"paired_{one.metric}",
+        title=f"{one.metric} on {bench}, row less column ({qualities_of_differences(one.unit, one.better)})",
+        benches=tuple(label for label in labels if label in columns),
         rows=tuple(rows),
         published=(),
-        notes=(*notes, *marks),
-        row_name="methods",
+        notes=tuple(_notes(comparisons, shown)),
+        row_name="row less column",
+        heading=f"{one.metric} on {bench}, row less column",
     )
+
+
+def _attributes(run: Configuration) -> dict[str, str]:
+    facts = run.first.facts
+    return {
+        **{name: facts[name] for name in ("norm", "inductive", "queries", "device", "protocol", "source")},
+        "budget": f"{facts['preset']}, {facts['iterations']} it",
+        "seeds": seeds_of(run.entries),
+        "tasks": facts["test_tasks"],
+    }
+
+
+def _cell(decision: Decision, unit: str) -> Cell:
+    cell = signed_cell(decision.estimate, unit)
+    return Cell(cell.mean, cell.ci95, cell.text, spread=decision.verdict)
+
+
+def _notes(comparisons: Sequence[Comparison], shown: Mapping[str, Configuration]) -> Iterable[str]:
+    decisions = [c.decision for c in comparisons]
+    trainings = {d.estimate.trainings for d in decisions}
+    over = "the test tasks" if trainings == {1} else f"{span(map(str, trainings))} trainings and the test tasks"
+    yield (
+        f"Mean over {over} of the row's score less the column's on the same task; ± is the 95 % half-width of this "
+        "difference, not corrected."
+    )
+    total = len(shown) * (len(shown) - 1) // 2
+    yield (
+        "In brackets what it says of the row: better, worse, or undecided, by a t test at 5 % after Holm's correction "
+        f"for all pairs of the methods on this bench{f' ({total})' if total else ''}; bold where it differs from zero. "
+        "undecided does not say that two are equal: --margin does."
+    )
+    if margin := next((d.margin for d in decisions if d.margin), ""):
+        yield (
+            f"equal within {margin}: two one-sided tests at 5 %, Holm-corrected, show that the difference is smaller, "
+            "be it zero or not."
+        )
+    if note := models_note(decisions):
+        yield note
+    facts = {
+        name: {label: run.first.facts.get(name) for label, run in shown.items()} for name in ("iterations", "device")
+    }
+    unlike = {name: {k: v for k, v in values.items() if v} for name, values in facts.items()}
+    each = {label: seeds_of(run.entries) for label, run in shown.items()}
+    words = [fact_in_words(name, values) for name, values in {**unlike, "seeds": each}.items() if varies(values)]
+    if words:
+        yield f"Measured differently: {'; '.join(words)}. A difference is over the seeds that both have."
+    if any(d.estimate.tasks == 1 for d in decisions):
+        yield NO_INTERVAL_NOTE
+    if any(stand_in_mark(c.attributes["source"]) for c in comparisons):
+        yield STAND_IN_NOTE
 
 
 def paired_csv(comparisons: Iterable[Comparison]) -> str:
@@ -238,7 +339,13 @@ def paired_csv(comparisons: Iterable[Comparison]) -> str:
             "difference": c.mean,
             "ci95": finite(c.ci95),
             "ci95_unpaired": finite(c.unpaired_ci95),
+            "trainings": c.decision.estimate.trainings,
+            "p": c.decision.estimate.p,
+            "p_holm": c.decision.p_holm,
+            "p_equal_holm": c.decision.p_equal,
+            "margin": c.decision.margin,
             "verdict": c.verdict,
+            "about": "methods" if c.decision.of_methods else "these trained models",
             "unit": c.unit,
         }
         for c in comparisons

@@ -8,11 +8,13 @@ once, and what differs between the benches or the methods stands in a numbered n
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Better, Record, Scores
+from mlpip_bench.records.statistics import LEVEL
+from mlpip_bench.reporting.decisions import all_pairs
 from mlpip_bench.reporting.entries import (
     Entry,
     Natural,
@@ -25,7 +27,7 @@ from mlpip_bench.reporting.entries import (
     row_groups,
     seeds_of,
 )
-from mlpip_bench.reporting.table import ATTRIBUTES, BOLD_NOTE, Row, WideTable
+from mlpip_bench.reporting.table import ATTRIBUTES, BOLD_NOTE, PUBLISHED_BOLD_NOTE, Row, WideTable
 from mlpip_bench.reporting.wording import (
     ONLY_IF_TELLING,
     OWN_COLUMN,
@@ -100,9 +102,8 @@ def _wide_table(name: str, entries: Sequence[Entry], quoted: Sequence[Published]
     common_keys = {key for key, _ in common}
 
     rows = [_own_row(group, telling[group[0].record.method], common_keys, unit, notes) for group, _ in groups]
-    rows = _bold(rows, better, lambda row: row.attributes["source"])
-    theirs = _published_rows(name, benches, quoted, notes)
-    theirs = _bold(theirs, better, lambda _: "published")
+    rows = _bold(rows, [group for group, _ in groups], better)
+    theirs = _bold_published(_published_rows(name, benches, quoted, notes), better)
 
     choices = {e.score.chosen_by for e in entries}
     choice = next(iter(choices))
@@ -112,7 +113,9 @@ def _wide_table(name: str, entries: Sequence[Entry], quoted: Sequence[Published]
         benches=benches,
         rows=tuple(rows),
         published=tuple(theirs),
-        notes=(*_general_notes(entries, rows, theirs), *configuration_notes(entries, common, data_keys), *notes),
+        notes=(*_general_notes(entries, rows, theirs), *configuration_notes(entries, common, data_keys)),
+        row_notes=tuple(notes),
+        better=better,
         heading=f"{name}{where}",
         model=first.model,
         conditions=tuple(sorted(first.condition)),
@@ -144,7 +147,7 @@ def _own_row(entries: Sequence[Entry], telling: set[str], common: set[str], unit
     if varies(per_bench["iterations"]):
         budgets = {e.column: f"{e.facts['iterations']} it" for e in entries}
         cells = {column: replace(cell, budget=budgets[column]) for column, cell in cells.items()}
-    return Row(notes.mark(label, "; ".join(note)), attributes, cells)
+    return Row(label, attributes, cells, mark=notes.mark("; ".join(note)))
 
 
 def _published_rows(metric: str, benches: Sequence[str], quoted: Iterable[Published], notes: Notes) -> list[Row]:
@@ -152,35 +155,55 @@ def _published_rows(metric: str, benches: Sequence[str], quoted: Iterable[Publis
     attributes = dict.fromkeys(ATTRIBUTES, "") | {"source": "published"}
     return [
         Row(
-            notes.mark(group[0].label, group[0].note),
+            group[0].label,
             attributes | {"note": group[0].note},
             {q.bench: published_cell(q) for q in group},
+            mark=notes.mark(group[0].note),
         )
         for group in grouped(shown, lambda q: q.method).values()
     ]
 
 
-def _bold(rows: Sequence[Row], better: Better, group: Callable[[Row], str]) -> list[Row]:
-    """Mark, in each column and group of rows, the best mean and all whose intervals overlap with the best's."""
+def _bold(rows: Sequence[Row], groups: Sequence[Sequence[Entry]], better: Better) -> list[Row]:
+    """Mark, in each column and among rows of one source, the best mean and all that no test shows to be worse."""
     if better == "neither":
         return list(rows)
     sign = 1 if better == "higher" else -1
     bold: dict[int, set[str]] = defaultdict(set)
-    for members in grouped(range(len(rows)), lambda i: group(rows[i])).values():
+    columns = [grouped(group, lambda e: e.column) for group in groups]
+    for members in grouped(range(len(rows)), lambda i: rows[i].attributes["source"]).values():
         for bench in {bench for i in members for bench in rows[i].cells}:
-            cells = {i: rows[i].cells[bench] for i in members if bench in rows[i].cells}
-            best = max(cells.values(), key=lambda cell: sign * cell.mean)
-            reach = sign * best.mean - (best.ci95 or 0.0) + 1e-12  # intervals that only touch do not overlap
-            for i, cell in cells.items():
-                if len(cells) > 1 and (cell.mean == best.mean or sign * cell.mean + (cell.ci95 or 0.0) > reach):
+            having = [i for i in members if bench in rows[i].cells]
+            if len(having) < 2:
+                continue
+            best = max(range(len(having)), key=lambda place: sign * rows[having[place]].cells[bench].mean)
+            pairs = all_pairs([columns[i][bench] for i in having])
+            for place, i in enumerate(having):
+                if place == best or not pairs[best, place].p_holm < LEVEL:
                     bold[i].add(bench)
+    return [replace(row, bold=frozenset(bold[i])) for i, row in enumerate(rows)]
+
+
+def _bold_published(rows: Sequence[Row], better: Better) -> list[Row]:
+    """Mark, in each column, the best mean and all whose intervals overlap with the best's: the paper gives no more."""
+    sign = 1 if better == "higher" else -1
+    bold: dict[int, set[str]] = defaultdict(set)
+    for bench in {bench for row in rows for bench in row.cells}:
+        cells = {i: row.cells[bench] for i, row in enumerate(rows) if bench in row.cells}
+        best = max(cells.values(), key=lambda cell: sign * cell.mean)
+        reach = sign * best.mean - (best.ci95 or 0.0) + 1e-12  # intervals that only touch do not overlap
+        for i, cell in cells.items():
+            if len(cells) > 1 and (cell.mean == best.mean or sign * cell.mean + (cell.ci95 or 0.0) > reach):
+                bold[i].add(bench)
     return [replace(row, bold=frozenset(bold[i])) for i, row in enumerate(rows)]
 
 
 def _general_notes(entries: Sequence[Entry], rows: Sequence[Row], published: Sequence[Row]) -> Iterator[str]:
     yield from interval_notes(entries, rows)
-    if any(row.bold for row in (*rows, *published)):
+    if any(row.bold for row in rows):
         yield BOLD_NOTE
+    if any(row.bold for row in published):
+        yield PUBLISHED_BOLD_NOTE
     if any(stand_in_mark(e.facts["source"]) for e in entries):
         yield STAND_IN_NOTE
     if published:

@@ -10,9 +10,12 @@ from mlpip_bench.records.record import Record
 from mlpip_bench.reporting.entries import (
     grouped,
 )
-from mlpip_bench.reporting.table import to_latex, to_markdown
-from mlpip_bench.reporting.tables.long import long_csv
+from mlpip_bench.reporting.latex import to_latex
+from mlpip_bench.reporting.selection import shown
+from mlpip_bench.reporting.table import to_markdown
+from mlpip_bench.reporting.tables.long import long_csv, published_csv
 from mlpip_bench.reporting.tables.norms import norm_tables
+from mlpip_bench.reporting.tables.overall import overall_tables
 from mlpip_bench.reporting.tables.paired import method_differences, paired_tables
 from mlpip_bench.reporting.tables.scores import wide_tables
 from mlpip_bench.reporting.tables.timing import timed, timing_csv, timing_tables
@@ -21,10 +24,12 @@ from mlpip_bench.utils.files import write_atomically
 
 
 def write_tables(records: Sequence[Record], results: Path) -> list[Path]:
-    """Write ``long.csv`` and, for each metric, ``<metric>.md`` and ``<metric>.tex`` below ``results/tables``.
+    """Write tables below ``results/tables``.
 
-    So are ``paired``, ``norm_modes`` and ``timing`` (the last as CSV, too), where the records have what they show. The
-    same records give the same bytes.
+    ``long.csv``, ``published.csv`` (of the same benches) and, for each metric, ``<metric>.md`` and ``<metric>.tex``; so
+    are ``paired``, ``overall``, ``norm_modes`` and ``timing`` (the last as CSV, too), where the records have what they
+    show. Methods have the paper's names where it has one, in CSV those of the plugins. The same records give the same
+    bytes.
 
     Returns:
         The files written.
@@ -38,11 +43,19 @@ def write_tables(records: Sequence[Record], results: Path) -> list[Path]:
             "Make some first, for example with `python -m mlpip_bench run --methods versa,maml --bench mini5w5s`."
         )
     published = published_data.load()
-    contents = {"long.csv": long_csv(records, published)}
-    files = grouped(wide_tables(records, published), lambda table: table.name)
-    files |= {"paired": paired_tables(method_differences(records)), "norm_modes": norm_tables(records)}
+    contents = {"long.csv": long_csv(records)}
+    named = shown(records)
+    benches = {record.bench for record in records}
+    if quoted := [row for row in published if row.bench in benches]:
+        contents["published.csv"] = published_csv(quoted)
+    files = grouped(wide_tables(named.records, named.quoted), lambda table: table.name)
+    files |= {
+        "paired": paired_tables(method_differences(named.records)),
+        "norm_modes": norm_tables(named.records),
+        "overall": overall_tables(named.records),
+    }
     if timed(records):
-        files["timing"] = timing_tables(records)
+        files["timing"] = timing_tables(named.records)
         contents["timing.csv"] = timing_csv(records)
     for name, tables in files.items():
         if tables:

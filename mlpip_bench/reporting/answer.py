@@ -1,0 +1,161 @@
+"""The answer: who leads on each bench, by how much, whether that is decided, at what cost, on what data and budget."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mlpip_bench.records.published import Published
+from mlpip_bench.records.record import Record, Scores
+from mlpip_bench.reporting.decisions import NO_MARGINS, Decision, Margins, all_pairs
+from mlpip_bench.reporting.entries import COMPARABLE, Entry, comparable_groups, entries_of, estimate_of
+from mlpip_bench.reporting.tables.paired import Configuration, best_first, configurations
+from mlpip_bench.reporting.wording import interval_cell, number_text, stand_in_mark
+
+_FIRST = ("accuracy", "nll", "mse", "kl")
+_MOST = 2  # metrics of a bench
+_SHORT = 0.5  # of the published training tasks
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Who leads on a bench in one metric, in words.
+
+    Attributes:
+        bench, metric: where.
+        leader: the configuration with the best mean.
+        score: its mean with the interval and unit.
+        ahead: by how much of which next one; empty where there is no other.
+        decided: whether that is more than noise, and of what it is said.
+        cost: of the leader.
+        data: with whether it is real.
+        budget: of training, and whether it is short.
+        stand_in: whether the data stand in for others.
+    """
+
+    bench: str
+    metric: str
+    leader: str
+    score: str
+    ahead: str
+    decided: str
+    cost: str
+    data: str
+    budget: str
+    stand_in: bool
+
+    @property
+    def sentence(self) -> str:
+        """All of it."""
+        lead = f"{self.leader} leads, {self.score}" if self.ahead else f"{self.leader} has {self.score}"
+        first = ", ".join(filter(None, (lead, self.ahead)))
+        return f"{self.bench}, {self.metric}: {first}; {self.decided}. {self.cost}. {self.data}; {self.budget}."
+
+
+def answers(records: Sequence[Record], quoted: Iterable[Published], margins: Margins = NO_MARGINS) -> list[Answer]:
+    """One for each bench and its main metrics, of the models that are best on validation.
+
+    Args:
+        records: what was run, under the names that are shown.
+        quoted: what the paper reports, under the same names: how long it trained.
+        margins: what is practically equal.
+    """
+    entries = [e for e in entries_of(records) if e.score.model == "best" and not e.score.condition]
+    rated = [e for e in entries if e.score.better != "neither"]
+    tasks = {(row.bench, row.method): row.training_tasks for row in quoted if row.training_tasks}
+    found = []
+    for group in comparable_groups(rated, (*COMPARABLE, "protocol")):
+        metrics = {e.score.metric for e in rated if e.bench == group[0].bench}
+        main = [m for m in _FIRST if m in metrics][:_MOST] or sorted(metrics)[:1]
+        if group[0].score.metric in main:
+            found.append(_answer(group, records, tasks, margins))
+    order = {bench: place for place, bench in enumerate(dict.fromkeys(e.bench for e in rated))}
+    return sorted(found, key=lambda a: (a.stand_in, order[a.bench], _place(a.metric)))
+
+
+def _place(metric: str) -> int:
+    return _FIRST.index(metric) if metric in _FIRST else len(_FIRST)
+
+
+def _answer(
+    group: Sequence[Entry], records: Sequence[Record], tasks: Mapping[tuple[str, str], int], margins: Margins
+) -> Answer:
+    runs = best_first(configurations(group))
+    leader, score = runs[0], group[0].score
+    record = leader.first.record
+    mark = stand_in_mark(record.data["source"])
+    ahead, decided = "", "nothing was measured to compare it with"
+    if len(runs) > 1:
+        pairs = all_pairs([run.entries for run in runs], margins)
+        gap = interval_cell(pairs[0, 1].estimate, score.unit).text.lstrip("-")
+        unit = "points" if score.unit == "fraction" else score.unit
+        ahead = f"{gap} {unit} ahead of {runs[1].label}"
+        decided = _decided(runs, [pairs[0, i] for i in range(1, len(runs))])
+    return Answer(
+        bench=leader.first.bench,
+        metric=score.metric,
+        leader=leader.label,
+        score=f"{interval_cell(estimate_of(leader.entries), score.unit).text} {_unit(score)}",
+        ahead=ahead,
+        decided=decided,
+        cost=_cost(leader, records),
+        data=f"Data: {record.data.get('name', '')} ({record.data['source']}{', a stand-in' if mark else ''})",
+        budget=_budget(leader, tasks.get((record.bench, record.method))),
+        stand_in=bool(mark),
+    )
+
+
+def _unit(score: Scores) -> str:
+    return "%" if score.unit == "fraction" else score.unit
+
+
+def _decided(runs: Sequence[Configuration], decisions: Sequence[Decision]) -> str:
+    """Of the leader against all others."""
+    open_ = [run.label for run, d in zip(runs[1:], decisions, strict=True) if d.verdict != "better"]
+    equal = [run.label for run, d in zip(runs[1:], decisions, strict=True) if d.verdict.startswith("equal")]
+    over = min(d.estimate.trainings for d in decisions)
+    of = (
+        f"over {over} trainings each" if over > 1 else "between these trained models, not between the methods: one seed"
+    )
+    if not open_:
+        return f"decided {of}"
+    if equal:
+        words = next(d.verdict for d in decisions if d.verdict.startswith("equal"))
+        undecided = [label for label in open_ if label not in equal]
+        rest = f", undecided against {', '.join(undecided)}" if undecided else ""
+        return f"{words}: {', '.join(equal)}{rest} ({of})"
+    return f"undecided against {', '.join(open_)} ({of})"
+
+
+def _cost(leader: Configuration, records: Sequence[Record]) -> str:
+    own = [entry.record for entry in leader.entries]
+    seconds = statistics.fmean(float(record.training.get("seconds", 0)) for record in own)
+    parts = [f"{_duration(seconds)} to train" if seconds else "no training", f"{own[0].parameters:,} parameters"]
+    paces = [
+        statistics.median(score.per_task)
+        for record in records
+        if (record.bench, record.method, record.seed) in {(r.bench, r.method, r.seed) for r in own}
+        for score in record.scores
+        if score.metric == "tasks_per_second" and dict(score.condition) == {"regime": "latency"}
+    ]
+    if paces and min(paces) > 0:
+        parts.append(f"{number_text(1000 / statistics.median(paces), 'ms', 1)} ms to adapt and predict a task")
+    return f"Cost: {', '.join(parts)}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _budget(leader: Configuration, theirs: int | None) -> str:
+    facts, config = leader.first.facts, leader.first.record.config
+    words = f"budget: {facts['preset']}, {facts['iterations']} iterations"
+    if theirs and isinstance(config.get("iterations"), int) and isinstance(config.get("tasks_per_batch"), int):
+        share = config["iterations"] * config["tasks_per_batch"] / theirs
+        words += f", {100 * share:.2g} % of the published training tasks{' (short)' if share < _SHORT else ''}"
+    elif facts["preset"] == "quick":
+        words += " (short)"
+    return words
