@@ -52,7 +52,7 @@ class _Group(TyperGroup):
         except _UsageError as error:
             hint = _ELSEWHERE.get(getattr(error, "option_name", ""), "")
             if "unexpected extra argument" in error.message:
-                hint = "Several names are given with commas between them: --methods versa,maml."
+                hint = "Several names are given with commas between them: --methods NAME,NAME."
             error.message += f" {hint}" if hint else ""
             raise
         except UserError as error:

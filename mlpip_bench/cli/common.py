@@ -57,9 +57,7 @@ ResultsFolders = Annotated[
 Benches = Annotated[str | None, typer.Option("--benches", "--bench", help="Only these benches, with commas.")]
 Methods = Annotated[str | None, typer.Option(help="Only these methods, with commas.")]
 Metrics = Annotated[str | None, typer.Option("--metric", "--metrics", help="Only these metrics, with commas.")]
-Names = Annotated[
-    str | None, typer.Option(metavar="METHOD=NAME,...", help="Names that methods are shown under, as in versa=Versa.")
-]
+Names = Annotated[str | None, typer.Option(metavar="METHOD=NAME,...", help="Names that methods are shown under.")]
 WithPublished = Annotated[
     bool, typer.Option("--published/--no-published", help="Whether the paper's numbers are shown, too.")
 ]

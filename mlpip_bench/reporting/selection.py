@@ -79,10 +79,7 @@ def parse_names(text: str | None) -> dict[str, str]:
     for part in filter(None, (text or "").split(",")):
         method, equals, name = (piece.strip() for piece in part.partition("="))
         if not (equals and method and name) or {"/", "\\", "\0"} & set(name) or method in names:
-            raise UserError(
-                "--names takes METHOD=NAME with commas between, a name without / and \\, as in versa=Versa; "
-                f"got {part!r}."
-            )
+            raise UserError(f"--names takes METHOD=NAME with commas between, each NAME without / and \\; got {part!r}.")
         names[method] = name
     return names
 
