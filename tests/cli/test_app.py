@@ -12,8 +12,6 @@ from builders import budget, invoke
 from mlpip_bench import __version__, registry
 from mlpip_bench.records import store
 
-COLUMNS = "bench,method,protocol,metric,way,shot,queries,norm,preset,iterations,source,seed,device,tasks,mean,ci95,unit"
-
 
 def run(folder: Path, *arguments: object, methods: str = "protonets", bench: str = "omni5w1s"):
     what = ["--methods", methods, "--bench", bench, "--source", "procedural", "--results", folder]
