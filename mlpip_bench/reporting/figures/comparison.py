@@ -219,8 +219,8 @@ def _scores_panel(
     for name, series in points.items():
         x, mean, ci95 = np.array(series).T
         ci95 = scale * np.where(np.isfinite(ci95), ci95, 0)
-        mean = (scale * mean).clip(low, high)
-        bars = np.stack([mean - (mean - ci95).clip(low), (mean + ci95).clip(max=high) - mean])
+        bottom, mean, top = ((scale * mean + way * ci95).clip(low, high) for way in (-1, 0, 1))
+        bars = np.stack([mean - bottom, top - mean])
         axes.errorbar(x, mean, bars, label=name, linestyle="", markersize=4.5, elinewidth=1, capsize=2, **looks[name])
         ends += [*(mean - bars[0]), *(mean + bars[1])]
     if axes.get_yscale() == "logit":
