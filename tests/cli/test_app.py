@@ -75,10 +75,7 @@ def test_the_long_form_has_its_columns_and_a_row_a_value(finished):
     rows = list(csv.DictReader(io.StringIO(text)))
     ours = [row for row in rows if row["source"] == "procedural"]
     assert {(r["method"], r["metric"], r["model"]) for r in ours} == {
-        (m, p, model)
-        for m in ("versa", "maml", "protonets")
-        for p in ("accuracy", "nll")
-        for model in ("best", "last")
+        (m, p, model) for m in ("versa", "maml", "protonets") for p in ("accuracy", "nll") for model in ("best", "last")
     }
     assert all(0 <= float(r["mean"]) <= 1 for r in ours if r["metric"] == "accuracy")
     assert not any(row["source"] == "published" for row in rows)
