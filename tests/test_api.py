@@ -215,7 +215,7 @@ def test_a_record_of_other_code(finished, tmp_path):
     record = store.load(record_of(finished, "protonets", "accuracy"))
     for changed in (
         dataclasses.replace(record, key="0" * 64),
-        dataclasses.replace(record, config={n: v for n, v in record.config.items() if n != "preset"}),
+        dataclasses.replace(record, config={n: v for n, v in record.config.items() if n != "queries"}),
         make_record(method="protonets"),
     ):
         with pytest.raises(UserError, match="made by another version of the suite, or of protonets"):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any
 
 from mlpip_bench.inference.method import Method, TrainingPlan
 from mlpip_bench.utils.errors import UserError
-from mlpip_bench.utils.settings import checked_value
+from mlpip_bench.utils.settings import checked_value, field_types
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def resolve(
     for scope in ("*", *scopes):
         merged |= method.presets.get(preset, {}).get(scope, {})
     merged |= overrides
-    plan_types, setting_types = get_type_hints(TrainingPlan), get_type_hints(method.Settings)
+    plan_types, setting_types = field_types(TrainingPlan), field_types(method.Settings)
     types = plan_types | setting_types
     merged = {key: checked_value(types, key, value, name) for key, value in merged.items()}
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 
@@ -19,7 +19,7 @@ from mlpip_bench.records.record import Record
 from mlpip_bench.training.checkpoints import TrainingState, load_checkpoint
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.numerics import Numerics
-from mlpip_bench.utils.settings import checked_value, with_values
+from mlpip_bench.utils.settings import checked_value, field_types, with_values
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def trial_of(record: Record) -> Trial:
     chosen = {name: value for name, value in record.data["options"].items() if name in of_tasks}
     family = family_plugin(with_values(family_plugin.Options, chosen, bench.family))
     config = record.config
-    types = get_type_hints(TrainingPlan)
+    types = field_types(TrainingPlan)
     plan = {name: checked_value(types, name, value, record.method) for name, value in config.items() if name in types}
     numerics = {field.name: config[field.name] for field in fields(Numerics) if field.name in config}
     spec = BackboneSpec(

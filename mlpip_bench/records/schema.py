@@ -52,6 +52,10 @@ _Value: TypeAlias = _Scalar | Annotated[list[_Scalar], Field(max_length=1000)]
 _Values: TypeAlias = Annotated[dict[Text, _Value], Field(max_length=1000)]
 
 
+_Flat: TypeAlias = _Value | dict[Text, _Value]
+_Deep: TypeAlias = _Flat | dict[Text, _Flat] | Annotated[list[dict[Text, _Flat]], Field(max_length=100_000)]
+
+
 class _Part(BaseModel):
     """Some of what a part of a record says; what has a default need not be there."""
 
@@ -99,7 +103,7 @@ class _Environment(_Part):
 
 
 _ANY: TypeAdapter[Any] = TypeAdapter(
-    dict[Text, _Value | dict[Text, _Value | dict[Text, _Value]] | list[dict[Text, _Value]]],
+    dict[Text, _Deep | dict[Text, _Deep]],
     config=ConfigDict(strict=True),
 )
 """Whatever else a part says, in bounds."""

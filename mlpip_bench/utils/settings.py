@@ -30,12 +30,18 @@ def with_values(settings: type, values: Mapping[str, Any], owner: str) -> Any:
     Raises:
         UserError: no such field, a value of another type, or one that the class refuses.
     """
-    types = get_type_hints(settings)
+    types = field_types(settings)
     checked = {name: checked_value(types, name, value, owner) for name, value in values.items()}
     try:
         return settings(**checked)
     except ValueError as error:
         raise UserError(f"settings of {owner} are not valid: {error}.") from error
+
+
+def field_types(settings: type) -> dict[str, Any]:
+    """The types of a dataclass's fields, by name; what else the class has is no setting."""
+    hints = get_type_hints(settings)
+    return {field.name: hints[field.name] for field in dataclasses.fields(settings)}
 
 
 def checked_value(types: Mapping[str, Any], name: str, value: Any, owner: str) -> Any:

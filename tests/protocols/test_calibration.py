@@ -81,7 +81,10 @@ def test_confidence_one_is_in_the_last_bin(label, error):
 
 
 def test_confidence_zero_is_in_the_first_bin():
-    predictive, y = SimpleNamespace(probs=torch.zeros(1, 1, 2, dtype=torch.float64)), torch.tensor([[0]])
+    predictive, y = (
+        SimpleNamespace(probs=torch.zeros(1, 1, 2, dtype=torch.float64), batch_shape=(1, 1), event_shape=()),
+        torch.tensor([[0]]),
+    )
     assert ECE.score(predictive, y).tolist() == [1.0]
     assert reliability(predictive, y)["count"] == (1.0,) + (0.0,) * 14
 
@@ -172,7 +175,13 @@ def test_brier_of_two_classes_and_of_guessing():
 
 
 def evaluation(chunks) -> Evaluation:
-    made = Evaluation(None, "best", SimpleNamespace(shape=TaskShape(5, 1, 3)), 6)
+    method = SimpleNamespace(settings=None, problem=SimpleNamespace(kind="classification"))
+    made = Evaluation(method, "best", SimpleNamespace(shape=TaskShape(5, 1, 3)), 6)
+        SimpleNamespace(settings=None, problem=SimpleNamespace(kind="classification")),
+        "best",
+        SimpleNamespace(shape=TaskShape(5, 1, 3)),
+        6,
+    )
     made.predictions = chunks
     return made
 

@@ -104,4 +104,4 @@ def test_without_mnist_scikit_learns_digits_stand_in_and_say_so(tmp_path):
     (record,) = store.load_all(tmp_path)
     assert (record.data["name"], record.data["source"]) == ("digits", "bundled")
     table = invoke("table", "--results", tmp_path).output
-    assert "protonets (stand-in)" in " ".join(table.split())
+    assert "(stand-in)" in " ".join(table.split())

@@ -192,7 +192,7 @@ def archive(compression: int = zipfile.ZIP_STORED, **arrays: object) -> bytes:
     return out.getvalue()
 
 
-GOOD = {f"test.best.{k}": v for k, v in vars(make_predictions()).items() if v is not None and k != "targets"}
+GOOD = {f"test.3.{k}": v for k, v in vars(make_predictions()).items() if v is not None and k != "targets"}
 GOOD["test.targets"] = make_predictions().targets
 
 
@@ -207,20 +207,20 @@ def changed(**changes: object) -> bytes:
             archive(zipfile.ZIP_DEFLATED, **{"test.targets": np.zeros((10_000, 1000), "<u1")}),
             "in no file of predictions",
         ),
-        (changed(test__best__of_target=np.array([[{}]], object)), "no array of numbers"),
-        (changed(test__best__of_target=GOOD["test.best.of_target"].astype(">f4")), "no array of numbers"),
-        (changed(test__best__choices=GOOD["test.best.of_target"]), "its choices are float32"),
-        (changed(test__best__other=GOOD["test.targets"]), "in no file of predictions"),
-        (changed(test__best__of_target=GOOD["test.best.of_target"] - 0.5), "of_target is not what log_probs have"),
-        (changed(test__best__of_target=GOOD["test.best.of_target"][:5]), "targets must have the shape"),
-        (changed(test__best__log_probs=GOOD["test.best.log_probs"] - 1), "must add up to 1"),
-        (changed(test__best__log_probs=np.full_like(GOOD["test.best.log_probs"], np.nan)), "must add up to 1"),
-        (changed(test__best__choices=(GOOD["test.best.choices"] + 1) % 3), "choices are not the most probable"),
+        (changed(test__3__of_target=np.array([[{}]], object)), "no array of numbers"),
+        (changed(test__3__of_target=GOOD["test.3.of_target"].astype(">f4")), "no array of numbers"),
+        (changed(test__3__choices=GOOD["test.3.of_target"]), "its choices are float32"),
+        (changed(test__3__other=GOOD["test.targets"]), "in no file of predictions"),
+        (changed(test__3__of_target=GOOD["test.3.of_target"] - 0.5), "of_target is not what log_probs have"),
+        (changed(test__3__of_target=GOOD["test.3.of_target"][:5]), "targets must have the shape"),
+        (changed(test__3__log_probs=GOOD["test.3.log_probs"] - 1), "must add up to 1"),
+        (changed(test__3__log_probs=np.full_like(GOOD["test.3.log_probs"], np.nan)), "must add up to 1"),
+        (changed(test__3__choices=(GOOD["test.3.choices"] + 1) % 3), "choices are not the most probable"),
         (changed(test__targets=GOOD["test.targets"] + 9), "beyond the 3"),
         (archive(**{"test.targets": GOOD["test.targets"]}), "no predictions of some targets"),
-        (archive(**{"test.best.of_target": np.array([[np.nan]], "<f4")}), "not log-densities"),
-        (archive(**{"test.best.choices": GOOD["test.targets"]}), "no log-densities"),
-        (archive(**{n: a for n, a in GOOD.items() if n != "test.best.log_probs"}), "one of log_probs and of_choice"),
+        (archive(**{"test.3.of_target": np.array([[np.nan]], "<f4")}), "not log-densities"),
+        (archive(**{"test.3.choices": GOOD["test.targets"]}), "no log-densities"),
+        (archive(**{n: a for n, a in GOOD.items() if n != "test.3.log_probs"}), "one of log_probs and of_choice"),
         (b"", "not a zip file"),
         (b"PK\x05\x06" + bytes(18), "none at all"),
     ],

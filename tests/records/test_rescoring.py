@@ -199,8 +199,8 @@ def test_the_temperature_comes_from_validation_alone(folder, monkeypatch):
     assert (first.accuracy == mb.rescore(folder).accuracy).all()
     read = rescoring.Source.predictions
 
-    def other_tests(self, split, model):
-        found = read(self, split, model)
+    def other_tests(self, split, model, chosen_by):
+        found = read(self, split, model, chosen_by)
         return make_predictions(6, 5, 15, sharpness=0.1, seed=9) if split == "test" else found
 
     monkeypatch.setattr(rescoring.Source, "predictions", other_tests)

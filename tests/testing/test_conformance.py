@@ -162,6 +162,7 @@ def test_a_plugin_that_raises_fails_that_check_with_its_own_error_and_line():
         "loss_mean_over_points",
         "training_noise",
         "evidence_bound",
+        "process_state",
     }
     line = loss.__code__.co_firstlineno + 1
     assert set(failed.values()) == {f"KeyError: 'missing' ({Path(__file__).name}, line {line})"}
@@ -196,7 +197,7 @@ def test_checks_that_are_not_run_are_no_pass():
 @pytest.mark.parametrize(
     ("presets", "says"),
     [
-        ({"quick": {"*": {"nofield": 3}}}, "unknown setting of presets['quick'] 'nofield'. Known: halve_every, "),
+        ({"quick": {"*": {"nofield": 3}}}, "unknown setting of presets['quick'] 'nofield'. Known: clip_norm, "),
         ({"paper": {"omni10w3s": {"iteration": 3}}}, "'iteration'. Did you mean 'iterations'?"),
         (
             {"paper": {"linear": {"iterations": "many"}}},

@@ -417,6 +417,9 @@ class NoiseOfEachPosition(Predictive):
         half = torch.randn(-(-shape[0] // 2), 1, *shape[2:], generator=generator, dtype=torch.float64)
         return super().noise(shape) if self.training else torch.cat([half, -half])[: shape[0]]
 
+    def by_rank(self, noise, psi):  # of no place in the task, but of the query's
+        return noise
+
 
 # noise and state
 

@@ -12,7 +12,7 @@ from builders import make_config, make_method
 from mlpip_bench.execution import measuring, planning
 from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.training.checkpoints import TrainingState, add_environment, load_checkpoint, restore, save_checkpoint
-from mlpip_bench.training.loop import adam
+from mlpip_bench.training.loop import optimizer_of
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.progress import Quiet
 
@@ -22,7 +22,7 @@ PLAN = TrainingPlan(iterations=9, tasks_per_batch=1, train_queries=1, learning_r
 def make_state() -> TrainingState:
     """Of a method that has made one step."""
     method = make_method("protonets")
-    optimizer = adam(method, PLAN)
+    optimizer = optimizer_of(method, PLAN)
     sum(p.sum() for p in method.parameters()).backward()
     optimizer.step()
     state = TrainingState(3, copy.deepcopy(method.state_dict()), optimizer.state_dict(), key="mine")
@@ -31,7 +31,7 @@ def make_state() -> TrainingState:
 
 def load_and_restore(path) -> None:
     method = make_method("protonets")
-    restore(load_checkpoint(path, "mine"), path, method, adam(method, PLAN))
+    restore(load_checkpoint(path, "mine"), path, method, optimizer_of(method, PLAN))
 
 
 def first(state: TrainingState, model: str = "best_model") -> tuple[dict, str]:

@@ -26,6 +26,6 @@ def test_no_text_is_a_tag_or_a_second_row():
 
 def test_no_cell_of_a_csv_file_begins_as_a_formula():
     scores = make_scores(condition={"asked": "=HYPERLINK(1)"}, unit="=1+1")
-    rows = list(csv.DictReader(io.StringIO(long_csv([make_record(scores)], []))))
+    rows = list(csv.DictReader(io.StringIO(long_csv([make_record(scores)]))))
     assert rows[0]["unit"] == "'=1+1"
     assert all(not cell.startswith("=") for row in rows for cell in row.values())

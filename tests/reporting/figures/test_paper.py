@@ -462,7 +462,7 @@ def test_the_same_records_give_the_same_bytes_in_any_order(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("draw", [kind.draw for kind in writing.FIGURES.values()])
 def test_nothing_is_drawn_from_scores_that_a_figure_does_not_know(draw: Any) -> None:
-    assert draw([record(score("unknown", [0.5, 0.6]), bench="omni5w1s")]) is None
+    assert draw([record(score("unknown", [0.5, 0.6]), bench="omni5w1s")], []) is None
 
 
 def test_importing_the_figures_does_not_load_scikit_learn() -> None:

@@ -419,6 +419,8 @@ def test_golden_markdown() -> None:
     assert text.startswith(
         "**accuracy (%, higher is better; model: best on validation)**\n"
         "\n"
+        "All our rows: device cpu, protocol accuracy.\n"
+        "\n"
         "| method | norm | inductive | queries | budget | seeds | tasks | source | omni5w1s | zoo5w1s |\n"
         "| --- | --- | --- | --- | --- | --- | --- | --- | ---: | ---: |\n"
         "| alpha | running | yes | 15 | quick, 1500 it | 0 | 2 | real | 60.00 ± 127.06 |  |\n"
@@ -528,6 +530,8 @@ def test_the_matrix_of_paired_differences_row_by_row() -> None:
     (table,) = paired_tables(method_differences([of("beta", *B), of("alpha", *A)]))
     assert to_markdown(table).startswith(
         "**accuracy on omni5w1s, row less column (percentage points, higher is better; model: best on validation)**\n"
+        "\n"
+        "All our rows: device cpu, protocol accuracy.\n"
         "\n"
         "| row less column | norm | inductive | queries | budget | seeds | tasks | source | alpha | beta |\n"
         "| --- | --- | --- | --- | --- | --- | --- | --- | ---: | ---: |\n"
@@ -868,7 +872,7 @@ def test_columns_without_a_number_are_not_drawn() -> None:
     (table,) = norm_tables(records)
     for width in (40, 60, 200):
         text = terminal(table, width)
-        drawn = text.partition("All our rows")[0]
+        drawn = text.partition("together: all queries")[0]
         assert drawn.count("alone") == 1
         assert drawn.count("lonely") == 1
         starts = [line.split()[0] for line in drawn.splitlines() if re.match(r"  (norm|running) ", line)]
