@@ -184,7 +184,9 @@ def write_trial(
     paths = []
     for protocol, measured in (("accuracy", (ACCURACY,)), ("nll", (NLL,)), ("calibration", (ECE, BRIER))):
         scores = [
-            make_scores(score(metric, found), metric.name, model=m) for metric in measured for m in ("best", "last")
+            make_scores(score(metric, found), metric.name, unit=metric.unit, better=metric.better, model=m)
+            for metric in measured
+            for m in ("best", "last")
         ]
         record = make_record(
             *scores, protocol=protocol, method=method, seed=seed, predictions=named,

@@ -226,10 +226,11 @@ def test_a_record_of_other_code(finished, tmp_path):
 
 
 def test_a_record_of_a_plugin_that_has_changed_since(finished, tmp_path, monkeypatch):
-    from mlpip_bench.execution import planning, restoring
+    from mlpip_bench.execution import planning, restoring, scheduler
 
     for module in (planning, restoring):  # as if the method were of another package
         monkeypatch.setattr(module, "plugin_code", lambda kind, name: "one" if kind == "method" else None)
+    monkeypatch.setattr(scheduler, "in_own_processes", lambda *_: False)  # of which none would know of that
     run(methods="protonets", bench="omni5w1s", protocols="accuracy", set=SETTINGS, results=tmp_path, **SMALL)
     path = record_of(tmp_path, "protonets", "accuracy")
     assert json.loads(path.read_bytes())["environment"]["code"]["plugins"] == {"method protonets": "one"}

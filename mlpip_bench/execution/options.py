@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import itertools
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
@@ -57,6 +56,7 @@ LARGEST_TUNE = 10_000
 """Draws of a tuned trial, at most."""
 
 _MOST_AT_ONCE = 4096  # processes of a cluster, or of its CPUs
+_MOST_THREADS = 512  # more than any machine has cores for; many more are a segmentation fault
 _LONGEST_VALUE = 1000  # characters of a value that is not simply a text
 
 ABOUT = ("question", "page", "machine", "version", "numbers", "frozen", "note")
@@ -210,15 +210,12 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
             )
     at_most = {
         "jobs": _MOST_AT_ONCE,
-        "cpus": _MOST_AT_ONCE if options["ray"] else os.cpu_count() or 1,
+        "cpus": _MOST_AT_ONCE if options["ray"] else _MOST_THREADS,
         "time_limit": 10**9,
     }
     for name, most in at_most.items():
         if options[name] is not None and not 1 <= options[name] <= most:
-            reason = " as this machine has" if name == "cpus" and not options["ray"] else ""
-            raise UserError(
-                f"--{name.replace('_', '-')} must be at least 1 and at most {most}{reason}; got {options[name]}."
-            )
+            raise UserError(f"--{name.replace('_', '-')} must be at least 1 and at most {most}; got {options[name]}.")
     if options["ray"] is not None and options["time_limit"] is not None:
         raise UserError("--time-limit is for processes of this machine; a Ray cluster has limits of its own.")
     if options["ray"] is not None and options["jobs"] > 1:

@@ -86,7 +86,7 @@ def run(
     jobs = [trial_job(s, config, before) for s in standings if not s.nothing]
     # So that what drifts in the course of a run, such as a machine's clock rate, lines up with no method.
     random.Random(seed_from("order", *sorted(by_key))).shuffle(jobs)
-    if executor is None and (time_limit is not None or any(trial.code for trial in trials)):
+    if executor is None and (time_limit is not None or in_own_processes(trials)):
         executor = LocalProcesses(perform_elsewhere, reporter, 1, torch.get_num_threads(), time_limit)
     here = InProcess(lambda job: perform(job, [by_key[key] for key in job.keys], reporter))
     with executor or here as chosen, _counted(reporter, len(jobs)) as count:
@@ -247,6 +247,11 @@ def _resumed(job: Job) -> Job:
     """A job that has begun; what it has trained is not to be trained again."""
     overwrite: Overwrite = "failed" if job.config.overwrite == "always" else job.config.overwrite
     return dataclasses.replace(job, config=dataclasses.replace(job.config, overwrite=overwrite))
+
+
+def in_own_processes(trials: Sequence[Trial]) -> bool:
+    """Whether each trial has a process of its own: where a plugin of another package takes part."""
+    return any(trial.code for trial in trials)
 
 
 def _check_writable(folder: Path) -> None:

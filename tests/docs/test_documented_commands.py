@@ -39,6 +39,7 @@ ELSEWHERE = {
     "pip install -c constraints.txt .[render]": "tox -e tests installs this extra",
     "pip install -e .": MACHINE,
     "PYTHONPATH=tests python tests/execution/test_stored_scores.py": "it stores scores; its tests run each case",
+    "python tests/execution/test_stored_scores.py": "the same",
     "pip install ./docs/example_plugin": "tests/testing/test_example_plugin.py installs it into a folder of its own",
     ". .venv/bin/activate": MACHINE,
     "source .venv/bin/activate": MACHINE,
@@ -77,10 +78,8 @@ ELSEWHERE |= {
     for command in block.splitlines()
     if command.startswith(("cp docs/example_plugin/", "pytest tests/")) and "#" not in command
 }
-SMALL = (
-    "--iterations 1 --test-tasks 2 --queries 1 --device cpu "
-    "--set validation_tasks=1 --set tasks_per_batch=1 --set train_queries=1"
-)
+SMALL = "--iterations 1 --test-tasks 2 --queries 1 --device cpu"
+SMALL_SETTINGS = ("validation_tasks=1", "tasks_per_batch=1", "train_queries=1")
 LONG = re.compile("timing --set|tiny5w1s|--norm all")
 REPLACED = re.compile(r" --(iterations|test-tasks|queries|device|results) \S+")
 
@@ -146,6 +145,9 @@ def small(command: str) -> str:
         return command
     command = REPLACED.sub("", command).replace("mini5w5s", "mini2w1s")
     command = re.sub(r"\btest_steps=\d+", "test_steps=1", command)
+    command = re.sub(r"\bwarmup=\d+", "warmup=0", command)
+    for setting in SMALL_SETTINGS:  # what is set twice is refused
+        command = re.sub(rf" --set {setting.partition('=')[0]}=\S+", "", command) + f" --set {setting}"
     return f"{re.sub('--seeds [0-9,]+', '--seeds 0', command)} {SMALL}"
 
 

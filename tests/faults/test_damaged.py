@@ -129,7 +129,11 @@ def test_every_bit_of_a_score_counts(finished, tell):
         place = content.index(repr(score).encode())
         for byte in range(place, place + len(repr(score))):
             for bit in (0, 2):  # another digit, or none
-                damaged.write_bytes(content[:byte] + bytes([content[byte] ^ 1 << bit]) + content[byte + 1 :])
+                changed = content[:byte] + bytes([content[byte] ^ 1 << bit]) + content[byte + 1 :]
+                with contextlib.suppress(ValueError):
+                    if float(changed[place : place + len(repr(score))]) == score:
+                        continue  # another text of the same number
+                damaged.write_bytes(changed)
                 with pytest.raises(UserError, match="must be readable and whole"):
                     store.load(damaged)
                 tell("bits flipped in scores", 1)

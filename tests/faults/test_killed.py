@@ -76,7 +76,7 @@ def test_a_run_killed_20_times_gives_the_numbers_of_an_uninterrupted_run(tmp_pat
     expected = numbers(whole)
     assert len(expected) == 4
     assert numbers(tmp_path / "timed") == expected
-    assert all(scores[0].per_task != scores[-1].per_task for _, scores, _, _ in expected.values())  # best and last
+    assert any(scores[0].per_task != scores[-1].per_task for _, scores, _, _ in expected.values())  # best and last
 
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", "import mlpip_bench.cli.app"], check=True)

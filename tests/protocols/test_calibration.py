@@ -177,11 +177,6 @@ def test_brier_of_two_classes_and_of_guessing():
 def evaluation(chunks) -> Evaluation:
     method = SimpleNamespace(settings=None, problem=SimpleNamespace(kind="classification"))
     made = Evaluation(method, "best", SimpleNamespace(shape=TaskShape(5, 1, 3)), 6)
-        SimpleNamespace(settings=None, problem=SimpleNamespace(kind="classification")),
-        "best",
-        SimpleNamespace(shape=TaskShape(5, 1, 3)),
-        6,
-    )
     made.predictions = chunks
     return made
 
