@@ -179,7 +179,7 @@ def write_trial(
     validation = make_predictions(3, classes=1, **shape)
     of = {("test", 4): of_classes(targets, log_probs), ("validation", 4): validation}
     place = results / "records" / "omni5w1s" / method
-    named = save(of, place, stem(seed, hashlib.sha256(repr((method, config)).encode()).hexdigest()))  # type: ignore[arg-type]
+    named = save(of, place, stem(seed, hashlib.sha256(repr((method, config)).encode()).hexdigest()))
     found = [(torch.distributions.Categorical(logits=torch.tensor(log_probs)), torch.tensor(targets))]
     paths = []
     for protocol, measured in (("accuracy", (ACCURACY,)), ("nll", (NLL,)), ("calibration", (ECE, BRIER))):
