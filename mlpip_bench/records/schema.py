@@ -53,7 +53,6 @@ _Values: TypeAlias = Annotated[dict[Text, _Value], Field(max_length=1000)]
 
 
 _Flat: TypeAlias = _Value | dict[Text, _Value]
-_Deep: TypeAlias = _Flat | dict[Text, _Flat] | Annotated[list[dict[Text, _Flat]], Field(max_length=100_000)]
 
 
 class _Part(BaseModel):
@@ -89,6 +88,7 @@ class _Training(_Part):
     best_iteration: Annotated[int, Field(ge=-1, le=2**53)] = -1
     history: list[dict[Text, Number]] = []
     chosen: dict[Text, Count] = {}
+    tuning: dict[Text, _Flat | dict[Text, _Flat] | Annotated[list[dict[Text, _Flat]], Field(max_length=100_000)]] = {}
 
 
 class _Code(_Part):
@@ -103,15 +103,14 @@ class _Environment(_Part):
 
 
 _ANY: TypeAdapter[Any] = TypeAdapter(
-    dict[Text, _Deep | dict[Text, _Deep]],
-    config=ConfigDict(strict=True),
+    dict[Text, _Flat | dict[Text, _Flat] | list[dict[Text, _Value]]], config=ConfigDict(strict=True)
 )
 """Whatever else a part says, in bounds."""
 
 
 def _part(model: type[_Part]) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
     def check(value: Mapping[str, Any]) -> Mapping[str, Any]:
-        _ANY.validate_python(value)
+        _ANY.validate_python({name: held for name, held in value.items() if name not in model.model_fields})
         model.model_validate(value)
         return value  # as it is written
 
