@@ -57,7 +57,7 @@ def budget(**settings: object) -> list[str]:
     """The options of ``run`` for a small budget, and further settings."""
     named = dict(BUDGET | settings)
     options = ["--iterations", str(named.pop("iterations")), "--test-tasks", str(named.pop("test_tasks"))]
-    return options + [f"--set={name}={value}" for name, value in named.items()]
+    return [*options, "--no-check", *(f"--set={name}={value}" for name, value in named.items())]
 
 
 def make_config(results: Path | None = None, settings: Mapping[str, object] | None = None, **fields: Any) -> RunConfig:
@@ -103,6 +103,7 @@ def make_record(
     options: Mapping[str, object] | None = None,
     fingerprint: str = "f" * 20,
     device: str = "cpu",
+    test_classes: int | None = None,
     inductive: bool = True,
     parameters: int = 10,
     training: Mapping[str, object] | None = None,
@@ -127,7 +128,8 @@ def make_record(
             "way": one.way, "shot": one.shot, "queries": one.queries, "norm": "metabn", "preset": "quick",
             "iterations": 1500, "tasks_per_batch": 4, "settings": {},
         } | config,
-        data={"name": data, "source": source, "fingerprint": fingerprint, "options": options or {}},
+        data={"name": data, "source": source, "fingerprint": fingerprint, "options": options or {}}
+        | ({} if test_classes is None else {"test_classes": test_classes}),
         backbone={"name": "conv4", "spec": {}},
         scores=scores,
         parameters=parameters,

@@ -164,6 +164,10 @@ class TaskFamily(abc.ABC):
         """Queries per class at test, where so many are asked for."""
         return asked
 
+    def test_classes(self, data: TaskSource) -> int | None:  # noqa: ARG002  # for those that override it
+        """How many classes the test tasks are drawn from; None where they are not drawn from classes."""
+        return None
+
     @property
     def inputs(self) -> int:
         """Length of the vector x in reconstruction; else 0, since x is then what the backbone takes."""

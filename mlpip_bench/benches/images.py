@@ -58,6 +58,10 @@ class ImageClassification(ImageFamily):
         """A number for each class of a split, of which no two in a task are equal; None where all classes may meet."""
         return None
 
+    def test_classes(self, data: TaskSource) -> int:
+        """Those of the test split."""
+        return as_images(data).splits["test"].num_classes
+
     def streams(
         self,
         bench: BenchSpec,

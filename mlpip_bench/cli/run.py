@@ -177,6 +177,14 @@ def run(
             rich_help_panel=_OUTPUT,
         ),
     ] = _D["predictions"],
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check/--no-check",
+            help="Run the conformance suite on methods of other packages, for the mark in tables.",
+            rich_help_panel=_EXECUTION,
+        ),
+    ] = _D["check"],
     profile: Annotated[
         bool,
         typer.Option(

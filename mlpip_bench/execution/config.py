@@ -46,6 +46,7 @@ class RunConfig:
         overwrite: which trials run again: none, failed ones, or all.
         results: folder of records, tables and checkpoints.
         predictions: whether predictions are kept next to records; no part of any key.
+        check: whether records of other packages' methods say what the conformance suite finds; no part of any key.
     """
 
     benches: tuple[str, ...]
@@ -69,6 +70,7 @@ class RunConfig:
     overwrite: Overwrite = "failed"
     results: Path = RUNS
     predictions: bool = True
+    check: bool = True
 
     def request(self, reporter: Reporter | None = None) -> DataRequest:
         """Where data may come from."""

@@ -40,6 +40,7 @@ DEFAULTS: Mapping[str, Any] = {
     "overwrite": "failed",
     "results": RUNS,
     "predictions": True,
+    "check": True,
     "profile": False,
     "dry_run": False,
     "estimate": False,
@@ -98,7 +99,11 @@ def _are_seeds(value: object) -> bool:
 
 _TYPES: tuple[tuple[str, Callable[[object], bool], tuple[str, ...]], ...] = (
     ("a whole number", _is_whole, ("iterations", "test_tasks", "queries", "tune", "jobs", "cpus", "time_limit")),
-    ("true or false", lambda value: isinstance(value, bool), ("predictions", "profile", "dry_run", "estimate", "wait")),
+    (
+        "true or false",
+        lambda value: isinstance(value, bool),
+        ("predictions", "check", "profile", "dry_run", "estimate", "wait"),
+    ),
     (
         "a text",
         _is_text,
@@ -255,6 +260,7 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
         overwrite=options["overwrite"],
         results=_path(options["results"]) or RUNS,
         predictions=options["predictions"],
+        check=options["check"],
     )
 
 

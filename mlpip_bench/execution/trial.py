@@ -123,11 +123,13 @@ class Trial:
     @property
     def data_facts(self) -> dict[str, Any]:
         """What a record says of the data."""
+        test_classes = self.family.test_classes(self.data)
         return {
             "name": self.data.name,
             "source": self.data.source,
             "fingerprint": self.data.fingerprint,
             "options": {**self.data.options, **self.family.task_options},
+            **({} if test_classes is None else {"test_classes": test_classes}),
         }
 
     @property

@@ -7,6 +7,7 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
+from mlpip_bench.execution.conforming import with_checks
 from mlpip_bench.execution.executors.base import Job, Outcome, Stamp
 from mlpip_bench.execution.measuring import measure_side_by_side, message_of, train_and_measure
 from mlpip_bench.execution.planning import plan_trials
@@ -75,7 +76,7 @@ def _perform(job: Job, trials: Sequence[Trial], reporter: Reporter) -> Outcome:
         try:
             for record in _records(job, trials, untouched, failed, reporter):
                 _check_left(state)
-                store.save(record, folder)
+                store.save(_checked(record, trials) if job.config.check else record, folder)
         finally:
             changed = state.set_back()
         if changed:
@@ -92,6 +93,12 @@ def _perform(job: Job, trials: Sequence[Trial], reporter: Reporter) -> Outcome:
             with contextlib.suppress(OSError):  # a note that somebody else has written, who is another user
                 failure_path(trial, folder).unlink(missing_ok=True)
     return Outcome("done", failures=messages)
+
+
+def _checked(record: Record, trials: Sequence[Trial]) -> Record:
+    """The record with what the conformance suite finds of its method."""
+    of_record = (trial for trial in trials if trial.record_key(record.protocol) == record.key)
+    return with_checks(record, next(of_record))
 
 
 def _check_left(state: ProcessState) -> None:

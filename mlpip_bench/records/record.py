@@ -99,7 +99,8 @@ class Record:
     Attributes:
         key: hash of all that decides the numbers: configuration, data fingerprint, seed, version.
         config: the resolved configuration: ``norm``, ``preset``, ``iterations``, ``settings`` and so on.
-        data: ``name``, ``source``, ``fingerprint`` and ``options`` of the data set.
+        data: ``name``, ``source``, ``fingerprint`` and ``options`` of the data set; ``test_classes``, how many the
+            test tasks are drawn from, where there are classes.
         backbone: ``name``, ``spec`` (all settings) and ``input_shape`` of the network from inputs to features.
         inductive: whether each query was predicted without sight of the others.
         device: ``cpu`` or ``cuda``.
@@ -189,3 +190,17 @@ def code_facts(record: Record) -> dict[str, object]:
         "numbers": code.get("numbers", record.environment.get("mlpip_bench", "")),
         **{f"{plugin.partition(' ')[0]} code": digest for plugin, digest in code.get("plugins", {}).items()},
     }
+
+
+def conformance(record: Record) -> str:
+    """What the conformance suite found of the method of another package, in words; empty where it found no fault.
+
+    Methods of the suite are held to it by its tests, and their records say nothing of it.
+    """
+    code = record.environment.get("code", {})
+    if not any(plugin.startswith("method ") for plugin in code.get("plugins", {})):
+        return ""
+    if "checks" not in code:
+        return "not checked"
+    failed = len(code["checks"].get("failed", ()))
+    return f"fails {failed} check{'s' if failed > 1 else ''}" if failed else ""

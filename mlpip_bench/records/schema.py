@@ -73,6 +73,7 @@ class _Data(_Part):
     source: Source
     fingerprint: Text
     options: _Values
+    test_classes: Size | None = None
 
 
 class _Backbone(_Part):
@@ -95,6 +96,7 @@ class _Code(_Part):
     numbers: Count = 0
     plugins: dict[Text, Text] = {}
     packages: dict[Text, Text] = {}
+    checks: dict[Text, list[Text]] = {}
 
 
 class _Environment(_Part):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mlpip_bench.records import published as published_data
 from mlpip_bench.records.published import Published
-from mlpip_bench.records.record import Record
+from mlpip_bench.records.record import Record, conformance
 from mlpip_bench.records.store import load_all
 from mlpip_bench.utils.errors import UserError
 
@@ -89,6 +89,8 @@ def shown(
 ) -> Shown:
     """Records and published rows with the names that methods are shown under: the paper's, where it has one.
 
+    The name of a method that does not pass the conformance suite says so, wherever it is shown.
+
     Args:
         records: what was run.
         names: other names, by method.
@@ -111,7 +113,12 @@ def shown(
                 f"methods are shown under names of their own; {other} and {method} would both be "
                 f"{named.get(method, method)!r}. Give one of them another with --names."
             )
+
+    def name(record: Record) -> str:
+        marks = f" ({found})" if (found := conformance(record)) else ""
+        return named.get(record.method, record.method) + marks
+
     return Shown(
-        [replace(record, method=named.get(record.method, record.method)) for record in records],
+        [replace(record, method=name(record)) for record in records],
         [replace(row, method=named[row.method]) for row in (every if quoted is None else quoted)],
     )

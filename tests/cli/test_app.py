@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builders import budget, invoke
-from mlpip_bench import __version__, registry
+from mlpip_bench import __version__, load_bench, registry
 from mlpip_bench.records import store
 
 
@@ -33,6 +33,9 @@ def test_the_main_job_writes_records_and_tables_and_prints_them(finished):
     }
     for record in records:
         assert record.data["source"] == "procedural"
+        assert record.data["test_classes"] == len(
+            load_bench(record.bench, source="procedural").data.splits["test"].class_names
+        )
         assert record.inductive
         best, last = record.scores
         assert (best.model, last.model, len(best.per_task)) == ("best", "last", 4)

@@ -45,7 +45,7 @@ def site(tmp_path, monkeypatch):
 
 
 def run(folder: Path, *methods: str, protocols: str = "nll", **more: object):
-    options = [part for name, value in more.items() for part in (f"--{name.replace('_', '-')}", value)]
+    options = [part for name, value in more.items() for part in (f"--{name.replace('_', '-')}", value) if part != ""]
     asked = ["--methods", ",".join(methods), "--bench", "toy5", "--protocols", protocols, "--results", folder]
     return invoke("run", *asked, *budget(), *options)
 
@@ -112,6 +112,27 @@ def test_a_plugin_that_behaves_gets_the_numbers_of_the_method_that_it_is(site, t
     assert run(tmp_path / "results", "tame", "versa").exit_code == 0
     assert scores(tmp_path / "results")["versa"] == alone
     assert scores(tmp_path / "results")["tame"] == alone
+
+
+def test_a_method_of_another_package_that_fails_a_check_is_marked_in_every_table(site, tmp_path):
+    install(site, "tame")
+    install(site, "summed", in_loss="return super().loss(batch) * batch.query.y.shape[1]")
+    folder = tmp_path / "results"
+    checked = run(folder, "tame", "summed", "versa", check="")
+    assert checked.exit_code == 0, checked.output
+    found = {r.method: r.environment["code"].get("checks") for r in store.load_all(folder) if r.protocol == "nll"}
+    assert found == {
+        "versa": None,
+        "tame": {"failed": [], "declared": []},
+        "summed": {"failed": ["loss_mean_over_points"], "declared": []},
+    }
+    for file in ("nll.md", "nll.tex", "paired.md"):
+        table = (folder / "tables" / file).read_text()
+        assert "summed (fails 1 check)" in table, file
+        assert "tame (" not in table.replace("tame (stand-in)", "")
+    assert "fails the checks loss_mean_over_points" in (folder / "tables" / "nll.md").read_text()
+    assert run(folder, "tame", overwrite="always").exit_code == 0  # small budgets of tests are without the checks
+    assert "tame (not checked)" in (folder / "tables" / "nll.md").read_text()
 
 
 AT_IMPORT = {

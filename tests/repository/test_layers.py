@@ -23,10 +23,10 @@ LAYERS = {
     "training": 7,
     "registry": 8,
     "protocols": 9,
-    "execution": 9,
     "testing": 9,
-    "api": 10,
-    "cli": 11,
+    "execution": 10,
+    "api": 11,
+    "cli": 12,
 }
 """Of the packages and modules right below ``mlpip_bench``; those of one layer do not import each other."""
 

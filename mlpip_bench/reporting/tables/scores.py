@@ -142,6 +142,10 @@ def _own_row(entries: Sequence[Entry], telling: set[str], common: set[str], unit
     note += sorted(
         {f"a sweep on test tasks over {', '.join(s)}" for e in entries if (s := e.record.training.get("swept"))}
     )
+    checks = [e.record.environment.get("code", {}).get("checks", {}) for e in entries]
+    for words, kind in (("fails the checks", "failed"), ("declares not to keep", "declared")):
+        if names := sorted({name for found in checks for name in found.get(kind, ())}):
+            note.append(f"{words} {', '.join(names)} (see docs/conformance.md)")
     label = facts["method"] + stand_in_mark(facts["source"])
     cells = {column: mean_cell(group, unit) for column, group in grouped(entries, lambda e: e.column).items()}
     if varies(per_bench["iterations"]):

@@ -208,6 +208,15 @@ def test_records_that_differ_in_their_key_only_are_two_rows() -> None:
     assert [row.attributes["settings"] for row in table.rows] == ["record first versio", "record second versi"]
 
 
+@pytest.mark.parametrize(("way", "classes", "warned"), [(3, 6, True), (5, 19, True), (5, 20, False), (20, 79, True)])
+def test_few_test_classes_are_warned_of(way: int, classes: int, warned: bool) -> None:
+    of_way = dataclasses.replace(make_scores(SCORES), way=way)
+    notes = "\n".join(wide(record(scores=(of_way,), test_classes=classes)).notes)
+    assert ("Few test classes" in notes) == warned
+    if (way, classes) == (3, 6):
+        assert "omni5w1s has 6, of which a task has 3 (20 combinations)" in notes
+
+
 def test_configurations_of_two_methods_are_distinguished_in_notes() -> None:
     table = wide(record(settings={"steps": 5}), record(method="beta", tasks_per_batch=16))
     assert [row.marked for row in table.rows] == ["alpha [1]", "beta [2]"]
