@@ -14,6 +14,7 @@ from mlpip_bench.records.record import Record
 from mlpip_bench.reporting.figures.style import (
     COLORS,
     GRAY,
+    WIDTH,
     Run,
     averaged,
     configurations,
@@ -22,7 +23,8 @@ from mlpip_bench.reporting.figures.style import (
     wrapped,
 )
 
-_COLUMNS = 5
+_COLUMNS = 3
+_WIDEST = 0.35  # half-width of an interval that says anything
 
 
 # ---------------------------------------------------------------------------------------------------- reliability
@@ -42,7 +44,7 @@ def reliability(records: Sequence[Record]) -> Figure | None:
         return None
     columns = min(len(panels), _COLUMNS)
     rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(1.9 * max(columns, 1.5) + 0.8, 2.75 * rows + 0.9), layout="compressed")
+    figure = Figure(figsize=(WIDTH, WIDTH / _COLUMNS * 1.5 * rows + 0.9), layout="compressed")
     grid = figure.subplots(2 * rows, columns, sharex=True, squeeze=False, height_ratios=[4, 1] * rows)
     most = max(numbers(score, "count").max() for runs in panels.values() for _, score in runs)
     for i, (label, runs) in enumerate(panels.items()):
@@ -54,6 +56,7 @@ def reliability(records: Sequence[Record]) -> Figure | None:
         diagram.set_title(f"{wrapped(averaged(label, runs))}\nECE {100 * error:.2f} ± {within} %")
         diagram.set(xlim=(0, 1), ylim=(-0.03, 1.03), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1), box_aspect=1)
         counts.set(yscale="log", ylim=(0.5, 2 * most), box_aspect=0.25)
+        counts.yaxis.set_major_formatter("{x:,.0f}")
         counts.minorticks_off()
         counts.tick_params(labelbottom=True)
         counts.set_xlabel("confidence")
@@ -67,8 +70,10 @@ def reliability(records: Sequence[Record]) -> Figure | None:
         grid[2 * row, column].remove()
         grid[2 * row + 1, column].remove()
     figure.suptitle("Reliability")
-    handles, labels = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, 2), frameon=False)
+    handles: dict[str, Any] = {}
+    for axes in grid.flat:
+        handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", frameon=False)
     return figure
 
 
@@ -85,11 +90,17 @@ def _reliability_panel(diagram: Axes, counts: Axes, runs: Sequence[Run]) -> None
 
     confidence, accuracy, ci95 = mean("confidence"), mean("accuracy"), mean("accuracy_ci95")
     bars = np.stack([accuracy - (accuracy - ci95).clip(0), (accuracy + ci95).clip(max=1) - accuracy])
+    few = ~(ci95 < _WIDEST)
     diagram.plot((0, 1), (0, 1), color=GRAY, linestyle="--", linewidth=1, label="perfect calibration")
     diagram.errorbar(
-        confidence, accuracy, bars, color=COLORS[0], marker="o", markersize=3, linewidth=1, elinewidth=0.8,
-        label="accuracy of a bin, bar: 95 % interval over tasks",
+        confidence[~few], accuracy[~few], bars[:, ~few], color=COLORS[0], marker="o", markersize=3, linewidth=1,
+        elinewidth=0.8, label="accuracy of a bin, bar: 95 % interval over tasks",
     )  # fmt: skip
+    if few.any():
+        diagram.plot(
+            confidence[few], accuracy[few], color=COLORS[0], marker="o", markersize=3, linestyle="",
+            markerfacecolor="white", label="bin with too few queries for an interval",
+        )  # fmt: skip
     edges = np.linspace(0, 1, len(total) + 1)
     counts.bar(
         edges[:-1],

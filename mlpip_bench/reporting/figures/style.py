@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
@@ -24,12 +25,22 @@ STYLE = (
 COLORS = seaborn.color_palette("colorblind")
 MARKERS = "osD^vP*X<>hpd8"  # with the colors, which repeat after ten and are not all distinct in gray
 GRAY = "0.45"
+WIDTH = 397 / 72.27
+"""Inches of a column of text in a paper of one column."""
+
 PERCENT = (1, 2, 5, 10, 20, 50, 80, 90, 95, 98, 99, 99.5, 99.9)
 """Ticks of accuracy on a logit scale."""
 
 ALL = 0.9999
 """Where an accuracy of 1 is drawn on it: the scale has no end."""
 
+_FIRST = ("accuracy", "nll")  # the two of the paper's tables, before what else was measured
+_NAMES = MappingProxyType(
+    {
+        "nll": "negative log-likelihood", "ece": "expected calibration error", "brier": "Brier score",
+        "mse": "mean squared error", "ssim": "SSIM", "ssim_range_2": "SSIM with data range 2", "kl": "KL divergence",
+    }
+)  # fmt: skip
 _NUMBERS = re.compile(r"(\d+(?:\.\d+)?)|(\D+)")
 Run: TypeAlias = tuple[Record, Scores]
 
@@ -87,6 +98,21 @@ def labeled(runs: Iterable[Run], ignored: Collection[str] = ()) -> dict[str, lis
     return {label: named[label] for label in by_number(named)}
 
 
+def metrics_in_order(metrics: Iterable[str]) -> list[str]:
+    """Names of metrics, those of the paper's tables first."""
+    return sorted(metrics, key=lambda metric: (metric not in _FIRST, metric))
+
+
+def scale_of(unit: str) -> int:
+    """What a score is multiplied with to be shown: fractions are in per cent."""
+    return 100 if unit == "fraction" else 1
+
+
+def label_of_metric(metric: str, unit: str) -> str:
+    """A metric in words, with its unit."""
+    return f"{_NAMES.get(metric, metric)} ({'%' if unit == 'fraction' else unit})"
+
+
 def by_number(labels: Iterable[str]) -> list[str]:
     """Labels in order, their numbers by size."""
     return sorted(labels, key=lambda label: [(float(n or 0), text) for n, text in _NUMBERS.findall(label)])
@@ -109,9 +135,9 @@ def first_seeds(found: Mapping[str, Sequence[Run]]) -> dict[str, Run]:
     }
 
 
-def wrapped(label: str) -> str:
+def wrapped(label: str, width: int = 30) -> str:
     """A label in lines that legends and panels have room for."""
-    return textwrap.fill(label, 30)
+    return textwrap.fill(label, width)
 
 
 def mean_ci95_over_seeds(runs: Sequence[Run]) -> tuple[float, float]:

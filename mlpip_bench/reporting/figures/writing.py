@@ -21,10 +21,11 @@ from matplotlib.figure import Figure
 from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Record
 from mlpip_bench.reporting.figures.calibration import reliability
-from mlpip_bench.reporting.figures.comparison import cost, learning, scores
+from mlpip_bench.reporting.figures.comparison import cost, learning
 from mlpip_bench.reporting.figures.paper import posterior, samples, versatility
 from mlpip_bench.reporting.figures.pictures import reconstruction, weights
 from mlpip_bench.reporting.figures.profile import profile
+from mlpip_bench.reporting.figures.scores import scores
 from mlpip_bench.reporting.figures.steps import steps
 from mlpip_bench.reporting.figures.style import (
     STYLE,

@@ -23,7 +23,7 @@ BINS = {  # two bins of four are filled
     "count": (0.0, 10.0, 0.0, 30.0),
     "confidence": (0.0, 0.4, 0.0, 0.9),
     "accuracy": (0.0, 0.3, 0.0, 0.6),
-    "accuracy_ci95": (0.0, 0.5, 0.0, 0.05),
+    "accuracy_ci95": (0.0, 0.34, 0.0, 0.05),
 }
 
 
@@ -61,12 +61,22 @@ def test_a_panel_shows_the_bins_that_have_queries() -> None:
     diagram, counts = drawn(calibration.reliability([record()])).axes
     shown, bars = points(diagram)
     assert shown.tolist() == [[0.4, 0.3], [0.9, 0.6]]
-    np.testing.assert_allclose(bars, [[0.0, 0.8], [0.55, 0.65]])  # the first would begin below 0
+    np.testing.assert_allclose(bars, [[0.0, 0.64], [0.55, 0.65]])  # the first would begin below 0
     assert [(p.get_x(), p.get_width(), p.get_height()) for p in counts.patches] == [
         (0.0, 0.25, 0), (0.25, 0.25, 10), (0.5, 0.25, 0), (0.75, 0.25, 30),
     ]  # fmt: skip
     assert diagram.get_title() == f"alpha\nECE 25.00 ± {100 * half_width(GAPS):.2f} %"
     assert (diagram.get_ylabel(), counts.get_ylabel(), counts.get_xlabel()) == ("accuracy", "queries", "confidence")
+
+
+def test_a_bin_whose_interval_says_nothing_is_hollow_and_has_none() -> None:
+    wide = BINS | {"accuracy_ci95": (0.0, 0.5, 0.0, 0.05)}
+    figure = drawn(calibration.reliability([record(make_scores(GAPS, "ece", detail=wide))]))
+    shown, _ = points(figure.axes[0])
+    assert shown.tolist() == [[0.9, 0.6]]
+    (hollow,) = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "white"]
+    assert hollow.get_xydata().tolist() == [[0.4, 0.3]]
+    assert hollow.get_label() in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_seeds_are_averaged_by_their_queries_and_bins_that_one_seed_lacks_are_kept() -> None:
@@ -76,7 +86,7 @@ def test_seeds_are_averaged_by_their_queries_and_bins_that_one_seed_lacks_are_ke
     diagram, counts = drawn(calibration.reliability([record(), second])).axes
     shown, bars = points(diagram)
     np.testing.assert_allclose(shown, [[0.43, 0.6], [0.6, 0.5], [0.9, 0.6]])
-    np.testing.assert_allclose(bars, [[0.4, 0.8], [0.2, 0.8], [0.55, 0.65]])
+    np.testing.assert_allclose(bars, [[0.44, 0.76], [0.2, 0.8], [0.55, 0.65]])
     assert [p.get_height() for p in counts.patches] == [0, 20, 1, 15]
     assert diagram.get_title() == f"alpha, mean of 2 seeds\nECE 20.00 ± {100 * half_width((0.2, 0.2, 0.2)):.2f} %"
 
