@@ -126,6 +126,23 @@ def load_all(results: Path) -> list[Record]:
 
 
 def record_paths(results: Path) -> Iterator[Path]:
-    """The files of all records of a results folder."""
-    # Names that begin with a dot are files of a writer that was killed before its rename.
-    yield from (p for p in sorted((results / "records").glob("*/*/*.json")) if not p.name.startswith("."))
+    """The files of all records of a results folder.
+
+    Raises:
+        UserError: a folder of records may not be read; without it a method would be missing from what is shown.
+    """
+    for bench in _within(results / "records"):
+        for method in _within(bench):
+            # Names that begin with a dot are files of a writer that was killed before its rename.
+            yield from (p for p in _within(method) if p.suffix == ".json" and not p.name.startswith("."))
+
+
+def _within(folder: Path) -> list[Path]:
+    """What a folder holds, in order; nothing where it is none."""
+    try:
+        return sorted(folder.iterdir()) if folder.is_dir() else []
+    except OSError as error:
+        raise UserError(
+            f"all records of a results folder must be readable; {folder} is not: {message_in_one_line(error)}. "
+            "Make it readable, or move it away."
+        ) from error

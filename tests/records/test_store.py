@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from builders import make_record, make_scores, write_record
+from builders import invoke, make_record, make_scores, write_record
 from mlpip_bench.records import store
 from mlpip_bench.records.statistics import mean_ci95
 from mlpip_bench.utils.errors import UserError
@@ -170,6 +170,24 @@ def test_a_record_that_is_a_folder_is_an_error(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     with pytest.raises(UserError, match=r"x\.json is not"):
         store.load_all(tmp_path)
+
+
+@pytest.mark.parametrize("command", ["table", "report", "figures", "compare"])
+def test_a_folder_of_records_that_may_not_be_read_is_an_error(tmp_path: Path, monkeypatch, command: str) -> None:
+    denied = store.save(RECORD, tmp_path).parent
+    store.save(replace(RECORD, method="beta"), tmp_path)
+    listed = Path.iterdir
+
+    def iterdir(folder: Path) -> Any:
+        if folder == denied:
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    result = invoke(command, *([tmp_path, tmp_path] if command == "compare" else ["--results", tmp_path]))
+    assert result.exit_code == 2
+    assert "must be readable" in result.output
+    assert denied.name in result.output
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
