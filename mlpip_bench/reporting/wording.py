@@ -35,6 +35,8 @@ _UNIT_LABELS = {"fraction": "%"}
 
 def bare(name: str) -> str:
     """The name of a fact as words."""
+    if name == "numbers":
+        return "numbers version"
     return name.removeprefix("settings.").removeprefix("data.").replace("backbone.", "backbone ").replace("_", " ")
 
 
@@ -210,7 +212,7 @@ def configuration_notes(entries: Sequence[Entry], common: set[tuple[str, str]], 
     shared = [
         f"{bare(name)} {value}"
         for name, value in sorted(common)
-        if name not in OWN_COLUMN | ONLY_IF_TELLING and not name.startswith("data.")
+        if value and name not in OWN_COLUMN | ONLY_IF_TELLING and not name.startswith("data.")
     ]
     if shared:
         yield f"Settings of all our rows: {', '.join(shared)}."
