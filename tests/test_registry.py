@@ -18,6 +18,7 @@ ONE_TRIAL = [
     "omni5w1s",
     "--source",
     "procedural",
+    "--no-check",
     "--iterations",
     "2",
     "--test-tasks",
@@ -271,7 +272,13 @@ FAILING = {
 }
 
 
-@pytest.mark.parametrize("fault", FAILING)
+@pytest.mark.parametrize(
+    "fault",
+    [
+        f if f in ("raises in loss", "predictive of the wrong shape") else pytest.param(f, marks=pytest.mark.slow)
+        for f in FAILING
+    ],
+)
 def test_a_method_that_fails_at_work_fails_its_checks_and_its_trial_only(fault, site):
     source, checks, says = FAILING[fault]
     install(site, "broken_plugin", source, "broken_plugin:CosineMeans")

@@ -52,7 +52,9 @@ def survey(trials: Sequence[Trial], config: RunConfig) -> list[Standing]:
     """
     records = store.load_all(config.results)
     sessions = sessions_of(records)
-    made = {_all_but_code(r.bench, r.method, r.protocol, r.seed, r.config, _told(r.data), r.backbone) for r in records}
+    made = {
+        _all_but_code(r.bench, r.method, r.protocol, r.seed, r.config, _comparable(r.data), r.backbone) for r in records
+    }
     always = config.overwrite == "always"
     protocols = _protocols(trials)
     standings = {}
@@ -64,7 +66,7 @@ def survey(trials: Sequence[Trial], config: RunConfig) -> list[Standing]:
             continue
         names = [name for name in trial.protocols if issubclass(protocols[name], EvalProtocol)]
         alone = tuple(name for name in names if always or trial.record_key(name) not in sessions)
-        about = (trial.seed, trial.config, _told(trial.data_facts), trial.backbone_facts)
+        about = (trial.seed, trial.config, _comparable(trial.data_facts), trial.backbone_facts)
         outdated = any(_all_but_code(trial.bench.name, trial.method, name, *about) in made for name in alone)
         standings[trial] = Standing(trial, alone, outdated=outdated)
     open_trials = [trial for trial, standing in standings.items() if not standing.nothing]
@@ -102,8 +104,8 @@ def why(standing: Standing, config: RunConfig) -> str:
     return f"no record of {missing}" + ("; trained already" if reached else "")
 
 
-def _told(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells data apart; older records do not count their test classes."""
+def _comparable(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides of data; older records do not count their test classes."""
     return {name: value for name, value in data.items() if name != "test_classes"}
 
 

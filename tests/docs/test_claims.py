@@ -1,11 +1,13 @@
 """Sentences of the pages that compare are held to paired differences of the committed records."""
 
+import functools
 import re
 
 import pytest
 
 from builders import REPOSITORY
 from mlpip_bench.records import store
+from mlpip_bench.records.record import Record
 from mlpip_bench.records.statistics import Estimate, difference, holm
 
 FINDINGS, EXPERIMENTS = (
@@ -14,11 +16,16 @@ FINDINGS, EXPERIMENTS = (
 )
 
 
+@functools.cache
+def committed(folder: str) -> list[Record]:
+    return store.load_all(REPOSITORY / "results" / folder)
+
+
 def scores(folder: str, metric: str, model: str = "best", condition=None, data: str = "", **fields):
     """Scores of single tasks of the one record with such fields."""
     (found,) = [
         s.per_task
-        for r in store.load_all(REPOSITORY / "results" / folder)
+        for r in committed(folder)
         for s in r.scores
         if all(getattr(r, name) == value for name, value in fields.items())
         and data in ("", r.data["name"])

@@ -88,8 +88,8 @@ def evaluated(bench: str, method: str, wrapped: Callable[[type[Method]], type[Me
     problem = Problem(network, "metabn", spec.way, family.kind, family.noise_std, family.inputs)
     torch.manual_seed(0)
     settings = plugin.Settings()
-    if hasattr(settings, "test_steps"):
-        settings = dataclasses.replace(settings, test_steps=1)
+    cheap = {name: 1 for name in ("test_steps", "eval_samples") if hasattr(settings, name)}
+    settings = dataclasses.replace(settings, **cheap)
     return Evaluation(plugin(problem, settings), "best", stream, 3)
 
 

@@ -52,7 +52,7 @@ def one_thread(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-def wait_for(condition, seconds: float = 120):
+def wait_for(condition, seconds: float = 600):
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline

@@ -323,7 +323,7 @@ def test_a_trial_that_fails_in_training_leaves_the_others_to_be_timed(tmp_path, 
 def test_half_precision_and_other_protocols_in_one_run(tmp_path):
     result = invoke(
         "run", "--methods", "protonets", "--bench", "omni5w1s", "--source", "procedural", "--precision", "bf16",
-        "--protocols", "timing,accuracy", "--results", tmp_path, *TINY,
+        "--backbone", "conv4,channels=4", "--protocols", "timing,accuracy", "--results", tmp_path, *TINY,
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert {r.protocol for r in store.load_all(tmp_path)} == {"timing", "accuracy"}

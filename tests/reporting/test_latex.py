@@ -1,5 +1,6 @@
 """LaTeX tables against the metrics of Computer Modern, which matplotlib ships."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -22,6 +23,7 @@ SMALL = 9.0  # points, of \small in a document of 10
 BENCHES = ("omni5w1s", "omni5w5s", "omni20w1s", "omni20w5s", "mini5w1s", "mini5w5s", "tiny5w1s", "tiny5w5s")
 
 
+@functools.cache
 def width(text: str, bold: bool = False) -> float:
     """Points of a text of letters, digits and the plus-minus sign, which is as wide as a plus in another font."""
     font = FontProperties(fname=str(FONTS / ("cmb10.ttf" if bold else "cmr10.ttf")))
