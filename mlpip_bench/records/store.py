@@ -15,7 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from mlpip_bench.records.migration import migrated
 from mlpip_bench.records.record import SCHEMA, Record
 from mlpip_bench.records.schema import Json
-from mlpip_bench.utils.errors import UserError, message_in_one_line, printable
+from mlpip_bench.utils.encoding import printable
+from mlpip_bench.utils.errors import UserError, message_in_one_line
 from mlpip_bench.utils.files import read_file, write_atomically
 
 LARGEST_FILE = 2**28
@@ -114,7 +115,7 @@ def load_failure(path: Path) -> tuple[str, str] | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         failure = _json(path)
         texts = failure.get("trial", failure.get("cell")), failure["error"]  # cell: of version 0.1
-        trial, error = (printable(str(t)[:_LONGEST_NOTE]).encode("utf-8", "backslashreplace").decode() for t in texts)
+        trial, error = (printable(str(t)[:_LONGEST_NOTE]) for t in texts)
         return trial, error
     return None
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+from mlpip_bench.utils.encoding import printable
 
 
 class PlainConsole(Console):
@@ -19,15 +18,9 @@ class PlainConsole(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """A text, in tables too, with its control characters spelled out."""
-        return super().render_str(shown(text), **options)
-
-
-def shown(text: str) -> str:
-    """A text with control characters, and bytes of names that are not UTF-8, spelled out."""
-    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+        return super().render_str(printable(text), **options)
 
 
 def labeled(label: str, message: str, style: str) -> Text:
     """A message with a styled word in front."""
-    return Text.assemble((label, style), " ", shown(message))
+    return Text.assemble((label, style), " ", printable(message))

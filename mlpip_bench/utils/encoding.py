@@ -5,6 +5,11 @@ from __future__ import annotations
 import contextlib
 
 
+def printable(text: str) -> str:
+    """The text with what a terminal would obey, or cannot be written, spelled out; lines and tabs stay."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
 def for_markdown(text: str) -> str:
     """A text as a cell of a Markdown table, whose HTML is text as well."""
     return " ".join(text.replace("<", "&lt;").replace("|", r"\|").splitlines())

@@ -6,6 +6,8 @@ import difflib
 import traceback
 from collections.abc import Iterable
 
+from mlpip_bench.utils.encoding import printable
+
 
 class UserError(Exception):
     """Bad input: the message says the rule, what came, and what to do (exit status 2)."""
@@ -30,19 +32,13 @@ def one_line(error: BaseException) -> str:
 
 
 def message_in_one_line(error: BaseException) -> str:
-    """The message of an error: its lines one after the other, what cannot be shown replaced, and at most so long."""
+    """The message of an error: its lines one after the other, what cannot be shown spelled out, and at most so long."""
     try:
         text = str(error)
     except BaseException:  # whatever a plugin's __str__ raises
         return "its message cannot be shown"
-    text = text[: 20 * _LONGEST].encode("utf-8", "backslashreplace").decode()
-    lines = " ".join(printable(line).strip() for line in text.splitlines() if line.strip())
+    lines = " ".join(printable(line).strip() for line in text[: 20 * _LONGEST].splitlines() if line.strip())
     return lines if len(lines) <= _LONGEST else f"{lines[:_LONGEST]} ..."
-
-
-def printable(text: str) -> str:
-    """The text without control characters, which a terminal would obey; each is replaced by a mark."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def traceback_of(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from mlpip_bench.utils.console import shown
+from mlpip_bench.utils.encoding import printable
 
 _LINE_SECONDS = 20.0
 _RELAY_SECONDS = 0.2
@@ -63,7 +63,7 @@ class ConsoleReporter:
 
     def say(self, message: str) -> None:
         """One line of text."""
-        self.console.print(shown(message), markup=False, highlight=False, soft_wrap=True)
+        self.console.print(printable(message), markup=False, highlight=False, soft_wrap=True)
 
     @contextlib.contextmanager
     def stage(self, title: str, total: int, start: int = 0) -> Iterator[Step]:
