@@ -7,6 +7,8 @@ import contextlib
 
 def printable(text: str) -> str:
     """The text with what a terminal would obey, or cannot be written, spelled out; lines and tabs stay."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
