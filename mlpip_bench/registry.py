@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from mlpip_bench.benches.family import PRESETS, TaskFamily
 from mlpip_bench.benches.spec import BenchSpec, family_of, grammar
 from mlpip_bench.utils.errors import UserError, cut, one_line, unknown_name
-from mlpip_bench.utils.process_state import ProcessState
+from mlpip_bench.utils.process_state import ProcessState, no_end
 
 if TYPE_CHECKING:  # names are listed without torch
     from mlpip_bench.datasets.sources import DataSource
@@ -217,7 +217,8 @@ def _imported(entry: EntryPoint) -> Any:
 
     before = ProcessState()
     try:
-        return entry.load()
+        with no_end():
+            return entry.load()
     finally:
         _CHANGES[entry.value] = before.set_back()
 

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 _MODULES = ("builtins", "math", "random", "numpy", "numpy.random", "torch", "torch._tensor", "torch.functional")
 """Modules whose functions and classes are watched."""
@@ -101,6 +101,25 @@ _OF_TORCH: Mapping[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     ),
 }
 """How each is read and set; those of torch where it is imported."""
+
+
+@contextlib.contextmanager
+def no_end() -> Iterator[None]:
+    """Make calls that end the process at once raise; for imports, which happen in the process of all trials.
+
+    Raises:
+        RuntimeError: in the place of such a call.
+    """
+
+    def refuse(status: int | None = None) -> NoReturn:
+        raise RuntimeError("it ends the process" + ("" if status is None else f", with status {status}"))
+
+    kept = os._exit, os.abort
+    os._exit = os.abort = refuse
+    try:
+        yield
+    finally:
+        os._exit, os.abort = kept
 
 
 class ProcessState:

@@ -145,6 +145,9 @@ AT_IMPORT = {
     "Versa.predictive = lambda *_: 0": "changes mlpip_bench.methods.versa.Versa.predictive, which it replaced",
     "torch.Tensor.mean = lambda *_: 0": "changes torch.Tensor.mean, which it replaced",
     "raise GeneratorExit": "cannot be imported: GeneratorExit",
+    "os._exit(0)": "cannot be imported: RuntimeError: it ends the process, with status 0",
+    "from os import _exit; _exit(3)": "cannot be imported: RuntimeError: it ends the process, with status 3",
+    "os.abort()": "cannot be imported: RuntimeError: it ends the process",
 }
 
 
