@@ -125,7 +125,7 @@ def scores(records: Sequence[Record], quoted: Sequence[Published] = ()) -> Figur
 
 def _label(score: Scores, kind: str) -> str:
     """In three lines, for which a panel has room: the metric, its unit, and its direction and scale."""
-    more = "" if kind == "linear" else f", {kind} scale"
+    more = f", {kind} scale" if kind.startswith("log") else ""
     name, unit = label_of_metric(score.metric, score.unit).split(" (")
     return f"{name}\n({unit}\n{score.better} is better{more}"
 
