@@ -409,6 +409,7 @@ def rescore(
     temperature: bool = False,
     ensemble: bool = False,
     model: RecordedModel = "best",
+    over: rescoring.Over = "tasks",
 ) -> pd.DataFrame:
     """Scores made again from kept predictions: other bins, recalibration, selective risk, ensembles over seeds.
 
@@ -418,6 +419,7 @@ def rescore(
         temperature: whether to fit a temperature on the validation predictions, and to apply it.
         ensemble: whether seeds of one configuration are put together, too.
         model: of training: ``best`` on validation, or ``last``.
+        over: what intervals are over, ``tasks`` or ``classes``.
 
     Returns:
         A row for each trained model and each ensemble, as :func:`mlpip_bench.records.rescoring.rescore` has it.
@@ -426,7 +428,7 @@ def rescore(
         UserError: there are no predictions, they are damaged, or have not what was asked for.
     """
     models, _ = rescoring.sources(Path(folder).expanduser() for folder in folders or (RUNS,))
-    return rescoring.rescore(models, bins=bins, temperatures=temperature, ensembles=ensemble, model=model)
+    return rescoring.rescore(models, bins=bins, temperatures=temperature, ensembles=ensemble, model=model, over=over)
 
 
 def load(record: str | Path, *, device: str = "cpu") -> Model:

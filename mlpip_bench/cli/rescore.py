@@ -33,6 +33,7 @@ def rescore(
         bool, typer.Option("--ensemble", help="Also the mean predictions of the seeds of each configuration.")
     ] = False,
     model: Annotated[str, typer.Option(help="best (on validation), or last (of training).")] = "best",
+    over: Annotated[str, typer.Option(help="What intervals are over: tasks, or classes.")] = "tasks",
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write them, as .csv or .json.")] = None,
 ) -> None:
     """Make scores again from kept predictions: other bins, recalibrated, by coverage, of ensembles over seeds."""
@@ -51,7 +52,8 @@ def rescore(
     if without:
         err.print(f"{without} records name no predictions, and are left out", highlight=False)
     asked: Any = model
-    frame = rescoring.rescore(chosen, bins=bins, temperatures=temperature, ensembles=ensemble, model=asked)
+    units: Any = over
+    frame = rescoring.rescore(chosen, bins=bins, temperatures=temperature, ensembles=ensemble, model=asked, over=units)
     metrics = [name for name in rescoring.SCORES if name in frame]
     heads = ["bench", "method", "settings", "seeds", *(["temperature"] if temperature else [])]
     table = folded_table(*heads, *metrics)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,10 +11,15 @@ from torch.distributions import Categorical, Distribution
 
 from mlpip_bench.evaluation.predict import Predictions
 from mlpip_bench.records import predictions as kept
+from mlpip_bench.tasks.stream import OfClasses, Stream
 
 
-def to_keep(predictions: Predictions) -> kept.Predictions:
+def to_keep(predictions: Predictions, stream: Stream) -> kept.Predictions:
     """The predictions of all tasks as arrays without torch: of classes, else log-densities of targets alone.
+
+    Args:
+        predictions: of the first tasks of a stream.
+        stream: which may say what classes they are of.
 
     Raises:
         ValueError: they are not log-probabilities, such as NaN.
@@ -25,7 +32,10 @@ def to_keep(predictions: Predictions) -> kept.Predictions:
     # By the probabilities, as accuracy has them: two that round to one number are a draw, which the first class wins.
     choices = torch.cat([predictive.probs.argmax(-1) for predictive, _ in predictions])  # type: ignore[attr-defined]
     arrays = (t.cpu().numpy() for t in (y, log_probs, choices))
-    return kept.of_classes(*(np.ascontiguousarray(array) for array in arrays))
+    found = kept.of_classes(*(np.ascontiguousarray(array) for array in arrays))
+    if not isinstance(stream, OfClasses):
+        return found
+    return dataclasses.replace(found, classes=stream.classes(0, len(y)).numpy().astype("<u4"))
 
 
 def _log_probs(predictive: Distribution) -> Tensor:

@@ -280,7 +280,7 @@ def _measure(
             validation = predict(method, streams["validation"], trial.plan.validation_tasks)
             try:
                 both: dict[Split, Any] = {"test": evaluation.predictions, "validation": validation}
-                kept.update({(split, iteration): to_keep(predicted) for split, predicted in both.items()})
+                kept.update({(split, iteration): to_keep(found, streams[split]) for split, found in both.items()})
             except ValueError as error:
                 reporter.say(
                     f"{trial.title}: the predictions of its model of iteration {iteration} are not kept: {error}"

@@ -1,9 +1,9 @@
 """Predictions of the queries of a trial's tasks, in one file next to its records, from which scores are made again.
 
 The file is what ``numpy.load`` reads: arrays in an uncompressed ZIP file without time stamps, so that equal predictions
-are equal bytes. Its arrays are ``SPLIT.targets`` and, for the model of each iteration that a record names,
-``SPLIT.ITERATION.of_target`` and so on, with the names of :class:`Predictions`. It is named by a record, with its
-SHA-256, and read without pickle.
+are equal bytes. Its arrays are ``SPLIT.targets``, ``SPLIT.classes`` and, for the model of each iteration that a record
+names, ``SPLIT.ITERATION.of_target`` and so on, with the names of :class:`Predictions`. It is named by a record, with
+its SHA-256, and read without pickle.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 import struct
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -28,6 +28,9 @@ from mlpip_bench.utils.files import read_file, write_atomically
 
 Split: TypeAlias = Literal["test", "validation"]
 Array: TypeAlias = NDArray[Any]
+
+SHARED = ("targets", "classes")
+"""Arrays of a split, which its models share."""
 
 LARGE_BYTES = 10_000_000
 """Above it a file has, of each query, only the log-probabilities of the true class and of the most probable one."""
@@ -46,6 +49,7 @@ class Predictions:
         choices: the most probable class, ``[task, point]``.
         log_probs: log predictive probabilities, ``[task, point, way]``, in half precision; None in a large file.
         of_choice: those of the most probable class, ``[task, point]``; only where ``log_probs`` are left out.
+        classes: which of the split's classes each label of a task is, ``[task, way]``; None where that is not known.
     """
 
     of_target: Array
@@ -53,6 +57,7 @@ class Predictions:
     choices: Array | None = None
     log_probs: Array | None = None
     of_choice: Array | None = None
+    classes: Array | None = None
 
     def __post_init__(self) -> None:
         if fault := _fault(self):
@@ -60,14 +65,14 @@ class Predictions:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its arrays, but for the targets, which models share."""
-        return sum(array.nbytes for name, array in vars(self).items() if name != "targets" and array is not None)
+        """Bytes of its arrays, but for those that models share."""
+        return sum(array.nbytes for name, array in vars(self).items() if name not in SHARED and array is not None)
 
     def reduced(self) -> Predictions:
         """Without the classes that are neither a query's own nor the most probable one."""
         if self.log_probs is None or self.choices is None:
             return self
-        return Predictions(self.of_target, self.targets, self.choices, None, _at(self.log_probs, self.choices))
+        return replace(self, log_probs=None, of_choice=_at(self.log_probs, self.choices))
 
 
 OfTrial: TypeAlias = Mapping[tuple[Split, int], Predictions]
@@ -106,13 +111,19 @@ def _fault(p: Predictions) -> str:
     if np.isnan(p.of_target).any() or np.isposinf(p.of_target).any():
         return "of_target has values that are not log-densities"
     if p.targets is None:
-        given = [name for name in ("choices", "log_probs", "of_choice") if getattr(p, name) is not None]
+        given = [name for name in ("choices", "log_probs", "of_choice", "classes") if getattr(p, name) is not None]
         return f"{given[0]} comes without targets" if given else ""
     if p.choices is None or (p.log_probs is None) == (p.of_choice is None):
         return "there must be targets, choices, and one of log_probs and of_choice"
     for name in ("targets", "choices", "of_choice"):
         if (array := getattr(p, name)) is not None and array.shape != tasks:
             return f"{name} must have the shape {tasks} of of_target; it has {array.shape}"
+    if p.classes is not None and (
+        p.classes.ndim != 2 or len(p.classes) != tasks[0] or p.targets.max() >= p.classes.shape[1]
+    ):
+        return (
+            f"classes must be [task, way], with all labels of {tasks[0]} tasks; they have the shape {p.classes.shape}"
+        )
     top = p.of_choice
     if p.log_probs is not None:
         if p.log_probs.shape[:-1] != tasks or p.log_probs.ndim != 3:
@@ -161,7 +172,7 @@ def to_bytes(predictions: OfTrial) -> bytes:
         kept = whole.reduced() if large else whole
         for name, array in vars(kept).items():
             if array is not None:
-                members[f"{split}.{name}" if name == "targets" else f"{split}.{iteration}.{name}"] = array
+                members[f"{split}.{name}" if name in SHARED else f"{split}.{iteration}.{name}"] = array
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for name, array in sorted(members.items()):
@@ -174,12 +185,12 @@ def to_bytes(predictions: OfTrial) -> bytes:
 
 
 _NAMES = re.compile(
-    rf"({'|'.join(get_args(Split))})\.(?:targets|(\d{{1,12}})\.(of_target|choices|log_probs|of_choice))\.npy"
+    rf"({'|'.join(get_args(Split))})\.(?:({'|'.join(SHARED)})|(\d{{1,12}})\.(of_target|choices|log_probs|of_choice))\.npy"
 )
 _HEADER = re.compile(
     rb"\{'descr': '([<|][fu][124])', 'fortran_order': False, 'shape': \((\d{1,9}(?:, \d{1,9})+)\), \} *\n"
 )
-_TYPES = {"targets": "u", "choices": "u", "of_target": "f", "log_probs": "f", "of_choice": "f"}
+_TYPES = {"targets": "u", "classes": "u", "choices": "u", "of_target": "f", "log_probs": "f", "of_choice": "f"}
 
 
 def from_bytes(content: bytes) -> dict[tuple[Split, int], Predictions]:
@@ -188,7 +199,7 @@ def from_bytes(content: bytes) -> dict[tuple[Split, int], Predictions]:
     Raises:
         ValueError: they are not such predictions.
     """
-    targets: dict[str, Array] = {}
+    shared: dict[str, dict[str, Array]] = {}
     arrays: dict[tuple[Any, Any], dict[str, Array]] = {}
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -199,18 +210,18 @@ def from_bytes(content: bytes) -> dict[tuple[Split, int], Predictions]:
                 name = _NAMES.fullmatch(member.filename)
                 if name is None or member.compress_type != zipfile.ZIP_STORED or member.file_size > len(content):
                     raise ValueError(f"it has {member.filename[:60]!r}, which is in no file of predictions")
-                array = _array(archive.read(member), name[3] or "targets")
-                if name[2] is None:
-                    targets[name[1]] = array
+                array = _array(archive.read(member), name[4] or name[2])
+                if name[2]:
+                    shared.setdefault(name[1], {})[name[2]] = array
                 else:
-                    arrays.setdefault((name[1], int(name[2])), {})[name[3]] = array
+                    arrays.setdefault((name[1], int(name[3])), {})[name[4]] = array
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, OSError, struct.error) as error:
         raise ValueError(str(error)) from error
-    if not arrays or targets.keys() - {split for split, _ in arrays}:
+    if not arrays or shared.keys() - {split for split, _ in arrays}:
         raise ValueError("it has no predictions of some targets, or none at all")
     if missing := [f"{s} {i}" for (s, i), found in arrays.items() if "of_target" not in found]:
         raise ValueError(f"it has no log-densities of {missing[0]}")
-    return {key: Predictions(targets=targets.get(key[0]), **found) for key, found in arrays.items()}
+    return {key: Predictions(**shared.get(key[0], {}), **found) for key, found in arrays.items()}
 
 
 def _array(content: bytes, name: str) -> Array:

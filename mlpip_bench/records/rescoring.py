@@ -11,9 +11,9 @@ import functools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from mlpip_bench.utils.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Over: TypeAlias = Literal["tasks", "classes"]
+"""What an interval is over."""
 
 BINS = 15
 """Equal-width bins of the top probability, as the protocol ``calibration`` has them."""
@@ -40,15 +43,13 @@ def accuracy(p: Predictions) -> Array:
 
 def nll(p: Predictions) -> Array:
     """Mean negative log predictive density of the queries, ``[task]``, in nats."""
-    found: Array = -p.of_target.astype(np.float64).mean(1)
+    found: Array = _losses(p).mean(1)
     return found
 
 
 def brier(p: Predictions) -> Array:
     """Sum over classes of (probability - [class is right])^2, averaged over queries, ``[task]``."""
-    probs = np.exp(_full(p))
-    right = np.take_along_axis(probs, _classes(p)[..., None], -1)[..., 0]
-    found: Array = (np.square(probs).sum(-1) - 2 * right + 1).mean(1)
+    found: Array = _squares(p).mean(1)
     return found
 
 
@@ -88,11 +89,42 @@ SCORES: Mapping[str, Callable[..., Array]] = {
 """All of them; a mean over tasks is the score."""
 
 
+def by_class(p: Predictions, of_query: Callable[[Predictions], Array]) -> Array:
+    """Mean of a score over the queries of each class that occurs, ``[class]``.
+
+    Args:
+        p: the predictions.
+        of_query: gives the score of each query, ``[task, point]``.
+
+    Raises:
+        ValueError: it is not known which classes they are of.
+    """
+    if p.classes is None:
+        raise ValueError("they do not say which of the data set's classes their tasks have; measure them again")
+    _, members, counts = np.unique(
+        np.take_along_axis(p.classes, _classes(p), 1), return_inverse=True, return_counts=True
+    )
+    found: Array = np.bincount(members.ravel(), of_query(p).ravel()) / counts
+    return found
+
+
 def possible(p: Predictions) -> tuple[str, ...]:
     """The scores that kept predictions can give."""
     if p.targets is None:
         return ("nll",)
     return tuple(name for name in SCORES if name != "brier" or p.log_probs is not None)
+
+
+def _losses(p: Predictions) -> Array:
+    found: Array = -p.of_target.astype(np.float64)
+    return found
+
+
+def _squares(p: Predictions) -> Array:
+    probs = np.exp(_full(p))
+    right = np.take_along_axis(probs, _classes(p)[..., None], -1)[..., 0]
+    found: Array = np.square(probs).sum(-1) - 2 * right + 1
+    return found
 
 
 def _classes(p: Predictions) -> Array:
@@ -126,6 +158,9 @@ def _full(p: Predictions) -> Array:
     return full
 
 
+_OF_QUERIES: Mapping[str, Callable[[Predictions], Array]] = {"accuracy": _hits, "nll": _losses, "brier": _squares}
+"""Scores that are means over queries, each of its own."""
+
 # ------------------------------------------------------------------------------------------- other predictions
 
 
@@ -153,7 +188,8 @@ def tempered(p: Predictions, temperature: float) -> Predictions:
     """Predictions under a temperature; the most probable classes stay what they are."""
     from scipy.special import log_softmax
 
-    return of_classes(_classes(p), log_softmax(_full(p) / temperature, axis=-1), p.choices)
+    found = of_classes(_classes(p), log_softmax(_full(p) / temperature, axis=-1), p.choices)
+    return replace(found, classes=p.classes)
 
 
 def ensemble(members: Sequence[Predictions]) -> Predictions:
@@ -173,7 +209,8 @@ def ensemble(members: Sequence[Predictions]) -> Predictions:
         mean = logsumexp([m.of_target.astype(np.float64) for m in members], axis=0) - math.log(len(members))
         return Predictions(mean.astype("<f4"))
     mean = logsumexp([_full(m) for m in members], axis=0) - math.log(len(members))
-    return of_classes(_classes(first), mean - logsumexp(mean, axis=-1, keepdims=True))
+    found = of_classes(_classes(first), mean - logsumexp(mean, axis=-1, keepdims=True))
+    return replace(found, classes=first.classes)
 
 
 # -------------------------------------------------------------------------------------------------- of records
@@ -258,6 +295,7 @@ def rescore(
     temperatures: bool = False,
     ensembles: bool = False,
     model: Model = "best",
+    over: Over = "tasks",
 ) -> pd.DataFrame:
     """Scores of test predictions, a row for each trained model and, if wanted, each ensemble over seeds.
 
@@ -267,11 +305,15 @@ def rescore(
         temperatures: whether to fit a temperature on the validation predictions, and to apply it.
         ensembles: whether seeds of one configuration are put together, too.
         model: of training, which is measured.
+        over: what intervals are over: test tasks, or the classes of the test split. Where these are few, most tasks
+            share classes, and an interval over tasks says nothing of other classes.
 
     Returns:
         ``bench``, ``method``, ``settings`` (what tells configurations of a method from each other), ``seeds``,
         ``members``, ``model``, ``tasks``, ``temperature``, and for each of :data:`SCORES` its mean and, but for
-        ``aurc``, which is no mean of independent tasks, ``NAME_ci95`` over tasks. What cannot be had is missing.
+        ``aurc``, which is no mean of independent tasks, ``NAME_ci95``: the Student-t half-width over tasks. Over
+        classes it is that of the classes' means, of which there are ``classes``; those of ``ece`` are left out, too.
+        What cannot be had is missing.
 
     Raises:
         UserError: predictions are damaged, or have not what was asked for.
@@ -280,6 +322,8 @@ def rescore(
 
     if not 1 <= bins <= 10_000:
         raise UserError(f"bins must be from 1 to 10000; got {bins}.")
+    if over not in get_args(Over):
+        raise unknown_name("unit of intervals", over, get_args(Over))
     if model not in get_args(Model):
         raise unknown_name("model", model, get_args(Model))
     if not models:
@@ -299,7 +343,7 @@ def rescore(
                 "model": model,
             }
             try:
-                rows.append(head | _row(group, bins, model, temperatures=temperatures))
+                rows.append(head | _row(group, bins, model, over, temperatures=temperatures))
             except ValueError as error:
                 kept = group[0].record.predictions
                 assert kept is not None
@@ -310,7 +354,7 @@ def rescore(
     return pd.DataFrame(rows)
 
 
-def _row(group: Sequence[Source], bins: int, model: Model, *, temperatures: bool) -> dict[str, Any]:
+def _row(group: Sequence[Source], bins: int, model: Model, over: Over, *, temperatures: bool) -> dict[str, Any]:
     @functools.cache
     def together(split: str, chosen_by: str) -> Predictions:
         found = [member.predictions(split, model, chosen_by) for member in group]
@@ -325,7 +369,11 @@ def _row(group: Sequence[Source], bins: int, model: Model, *, temperatures: bool
             test = tempered(test, fitted)
         per_task = SCORES[name](test, bins) if name == "ece" else SCORES[name](test)
         row[name], half_width = mean_ci95(per_task.tolist())
-        if name != "aurc":
+        if over == "classes":
+            if name in _OF_QUERIES:
+                means = by_class(test, _OF_QUERIES[name])
+                row[f"{name}_ci95"], row["classes"] = mean_ci95(means.tolist())[1], len(means)
+        elif name != "aurc":
             row[f"{name}_ci95"] = half_width
     return row
 

@@ -171,6 +171,10 @@ class TaskStream:
             parts.append([getattr(drawn, field.name)[rows] for field in dataclasses.fields(drawn)])
         return TaskIndices(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
+    def classes(self, first: int, tasks: int) -> Tensor:
+        """Class of each label, ``[task, way]``."""
+        return self.indices(first, tasks).classes
+
     def batch(self, first: int, tasks: int) -> TaskBatch:
         """Tasks ``first .. first+tasks-1`` as tensors on the pool's device."""
         return self.pool.gather(self.indices(first, tasks))
@@ -194,7 +198,7 @@ class HeldOutStream:
 
     def classes(self, first: int, tasks: int) -> Tensor:
         """Class of each label, ``[task, way]``."""
-        return self.tasks.indices(first, tasks).classes
+        return self.tasks.classes(first, tasks)
 
     def batch(self, first: int, tasks: int) -> TaskBatch:
         """Tasks ``first .. first+tasks-1``."""

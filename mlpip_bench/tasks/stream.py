@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mlpip_bench.tasks.batch import TaskBatch, TaskShape
 from mlpip_bench.utils.seeding import seed_from
@@ -29,6 +30,14 @@ class Stream(Protocol):
 
     def batch(self, first: int, tasks: int) -> TaskBatch:
         """Tasks ``first .. first+tasks-1``."""
+
+
+@runtime_checkable
+class OfClasses(Protocol):
+    """A stream whose tasks are made of the classes of a data set."""
+
+    def classes(self, first: int, tasks: int) -> Tensor:
+        """Which class each label is, ``[task, way]``, in tasks ``first .. first+tasks-1``."""
 
 
 def blocks(first: int, tasks: int) -> Iterator[tuple[int, slice]]:

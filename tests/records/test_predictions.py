@@ -1,5 +1,6 @@
 """Predictions next to records: precise enough for scores, whole or not believed, and read in bounded memory."""
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -12,7 +13,8 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from builders import budget, invoke, make_predictions, make_record, write_record
+from builders import budget, invoke, make_config, make_predictions, make_record, write_record
+from mlpip_bench.execution.planning import plan_trials
 from mlpip_bench.records import predictions as kept
 from mlpip_bench.records import store
 from mlpip_bench.records.record import PredictionsFile
@@ -34,6 +36,12 @@ def files(folder: Path) -> list[Path]:
 def of_all(**more) -> dict:
     """The predictions of a trial."""
     return {("test", 3): make_predictions(6, **more), ("validation", 3): make_predictions(3, seed=1, **more)}
+
+
+def with_classes(p: kept.Predictions) -> kept.Predictions:
+    """Of some classes of a data set of 1,000."""
+    classes = np.random.default_rng(0).integers(0, 1000, (len(p.of_target), 3)).astype("<u4")
+    return dataclasses.replace(p, classes=classes)
 
 
 def equal(a: kept.Predictions, b: kept.Predictions) -> bool:
@@ -70,8 +78,10 @@ def test_a_probability_of_zero_is_kept():
 # ---------------------------------------------------------------------------------------------------------- files
 
 
-def test_what_was_written_is_read(tmp_path):
-    of = of_all()
+@pytest.mark.parametrize("large", [False, True])
+def test_what_was_written_is_read(tmp_path, monkeypatch, large):
+    monkeypatch.setattr(kept, "LARGE_BYTES", 0 if large else kept.LARGE_BYTES)
+    of = {key: with_classes(predictions.reduced() if large else predictions) for key, predictions in of_all().items()}
     named = kept.save(of, tmp_path, kept.stem(3, "0123456789abcdef"))
     assert named.file == f"predictions-seed3-0123456789ab.{named.sha256[:12]}.npz"
     assert named.sha256 == hashlib.sha256((tmp_path / named.file).read_bytes()).hexdigest()
@@ -217,6 +227,8 @@ def changed(**changes: object) -> bytes:
         (changed(test__3__log_probs=np.full_like(GOOD["test.3.log_probs"], np.nan)), "must add up to 1"),
         (changed(test__3__choices=(GOOD["test.3.choices"] + 1) % 3), "choices are not the most probable"),
         (changed(test__targets=GOOD["test.targets"] + 9), "beyond the 3"),
+        (changed(test__classes=np.zeros((5, 3), "<u4")), "classes must be"),
+        (changed(test__classes=np.zeros((6, 2), "<u4")), "classes must be"),
         (archive(**{"test.targets": GOOD["test.targets"]}), "no predictions of some targets"),
         (archive(**{"test.3.of_target": np.array([[np.nan]], "<f4")}), "not log-densities"),
         (archive(**{"test.3.choices": GOOD["test.targets"]}), "no log-densities"),
@@ -261,6 +273,8 @@ def test_a_run_keeps_one_file_a_trial_that_all_its_records_name(tmp_path):
     assert found.keys() == {(split, iteration) for split in ("test", "validation") for iteration in models}
     assert found["test", 4].log_probs.shape == (4, 75, 5)
     assert len(found["validation", 4].of_target) == 2
+    stream = plan_trials(make_config(benches=(records[0].bench,)))[0].streams()["test"]
+    assert np.array_equal(found["test", 4].classes, stream.indices(0, 4).classes)
 
 
 def test_equal_runs_give_equal_files_and_the_numbers_of_a_run_without(tmp_path):

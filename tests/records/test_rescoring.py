@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from torch.distributions import Categorical
 
 import mlpip_bench as mb
-from builders import invoke, make_predictions, random_queries, write_trial
+from builders import budget, invoke, make_predictions, random_queries, write_trial
 from mlpip_bench.evaluation import metrics
 from mlpip_bench.records import rescoring
 from mlpip_bench.records.predictions import Predictions, of_classes
+from mlpip_bench.records.statistics import mean_ci95
 from mlpip_bench.utils.errors import UserError
 
 
@@ -224,9 +225,67 @@ def test_the_command_prints_and_writes(folder, tmp_path):
         )
 
 
+# ------------------------------------------------------------------------------------------------- over classes
+
+
+def of_some_classes(p: Predictions, classes: np.ndarray) -> Predictions:
+    return dataclasses.replace(p, classes=classes.astype("<u4"))
+
+
+def test_means_of_classes_are_those_of_their_queries():
+    chance = np.random.default_rng(0)
+    targets, log_probs = random_queries(30, 3, 4)
+    classes = np.stack([chance.permutation(7)[:3] for _ in range(30)])
+    p = of_some_classes(of_classes(targets, log_probs), classes)
+    frame = pd.DataFrame(
+        {
+            "class": [classes[t, targets[t, i]] for t, i in np.ndindex(targets.shape)],
+            "nll": [-log_probs[t, i, targets[t, i]] for t, i in np.ndindex(targets.shape)],
+        }
+    )
+    expected = frame.groupby("class").nll.mean().sort_index().to_numpy()
+    assert rescoring.by_class(p, lambda q: -q.of_target.astype(float)) == pytest.approx(expected, abs=1e-6)
+
+
+def test_an_interval_over_few_classes_covers_the_mean_of_all_and_one_over_tasks_does_not():
+    chance, covered = np.random.default_rng(1), {"classes": 0, "tasks": 0}
+    draws, mean = 300, 0.7
+    for _ in range(draws):
+        rates = np.clip(chance.normal(mean, 0.1, 6), 0, 1)  # of 6 classes, drawn from all that there are
+        classes = np.stack([chance.permutation(6)[:3] for _ in range(200)])
+        targets = np.tile(np.repeat(np.arange(3), 5), (200, 1))
+        right = chance.random(targets.shape) < np.take_along_axis(rates[classes], targets, 1)
+        predicted = np.where(right, targets, (targets + 1) % 3)
+        probs = np.where(np.arange(3) == predicted[..., None], 0.8, 0.1)
+        p = of_some_classes(of_classes(targets, np.log(probs)), classes)
+        for unit, values in (("classes", rescoring.by_class(p, rescoring._hits)), ("tasks", rescoring.accuracy(p))):
+            found, half_width = mean_ci95(values.tolist())
+            covered[unit] += abs(found - mean) <= half_width
+    assert 0.92 < covered["classes"] / draws < 0.98
+    assert covered["tasks"] / draws < 0.6
+
+
+def test_the_command_with_intervals_over_classes(tmp_path):
+    options = ["--bench", "omni5w1s", "--methods", "protonets", "--source", "procedural", "--results", tmp_path]
+    assert invoke("run", *options, *budget()).exit_code == 0
+    done = invoke("rescore", "--results", tmp_path, "--over", "classes", "--output", tmp_path / "out.csv")
+    assert done.exit_code == 0, done.output
+    (row,) = pd.read_csv(tmp_path / "out.csv").to_dict("records")
+    assert 5 <= row["classes"] <= 20  # of 4 tasks of 5 ways
+    assert row["nll_ci95"] != pytest.approx(mb.rescore(tmp_path).nll_ci95[0])
+    assert "ece_ci95" not in row
+
+
+def test_predictions_that_know_no_classes_are_one_message(folder):
+    done = invoke("rescore", "--results", folder, "--over", "classes")
+    assert done.exit_code == 2
+    assert "do not say which of the data set's classes" in done.output
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (["--over", "queries"], "unknown unit of intervals 'queries'"),
         (["--bins", 0], "bins must be from 1"),
         (["--model", "first"], "unknown model 'first'"),
         (["--output", "x.txt"], "ends with .csv or .json"),
