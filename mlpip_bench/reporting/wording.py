@@ -196,8 +196,10 @@ def interval_notes(entries: Sequence[Entry], rows: Sequence[Row]) -> Iterator[st
             "queries being independent. An ECE near it shows no miscalibration."
         )
     if few := sorted({bench for e in entries if (bench := few_classes(e))}):
-        yield f"Few test classes: {'; '.join(few)}. ± is over tasks of these classes, and says little of "
-            "others; python -m mlpip_bench rescore --over classes has intervals over classes."
+        yield (
+            f"Few test classes: {'; '.join(few)}. ± is over tasks of these classes, and says little of others: "
+            "rescore --over classes has intervals over classes."
+        )
     if any(cell.ci95 is None for cell in cells):
         yield NO_INTERVAL_NOTE
 
