@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mlpip_bench.records.published import Published
-from mlpip_bench.records.record import Record, Scores
+from mlpip_bench.records.record import Better, Record, Scores
 from mlpip_bench.reporting.decisions import NO_MARGINS, Decision, Margins, all_pairs
 from mlpip_bench.reporting.entries import COMPARABLE, Entry, comparable_groups, entries_of, estimate_of
 from mlpip_bench.reporting.tables.paired import Configuration, best_first, configurations
@@ -24,6 +24,7 @@ class Answer:
 
     Attributes:
         bench, metric: where.
+        better: whether higher or lower is better.
         leader: the configuration with the best mean.
         score: its mean with the interval and unit.
         ahead: by how much of which next one; empty where there is no other.
@@ -36,6 +37,7 @@ class Answer:
 
     bench: str
     metric: str
+    better: Better
     leader: str
     score: str
     ahead: str
@@ -50,7 +52,8 @@ class Answer:
         """All of it."""
         lead = f"{self.leader} leads, {self.score}" if self.ahead else f"{self.leader} has {self.score}"
         first = ", ".join(filter(None, (lead, self.ahead)))
-        return f"{self.bench}, {self.metric}: {first}; {self.decided}. {self.cost}. {self.data}; {self.budget}."
+        where = f"{self.bench}, {self.metric} ({self.better} is better)"
+        return f"{where}: {first}; {self.decided}. {self.cost}. {self.data}; {self.budget}."
 
 
 def answers(records: Sequence[Record], quoted: Iterable[Published], margins: Margins = NO_MARGINS) -> list[Answer]:
@@ -95,13 +98,14 @@ def _answer(
     return Answer(
         bench=leader.first.bench,
         metric=score.metric,
+        better=score.better,
         leader=leader.label,
         score=f"{interval_cell(estimate_of(leader.entries), score.unit).text} {_unit(score)}",
         ahead=ahead,
         decided=decided,
         cost=_cost(leader, records),
         data=f"Data: {record.data.get('name', '')} ({record.data['source']}{', a stand-in' if mark else ''})",
-        budget=_budget(leader, tasks.get((record.bench, record.method))),
+        budget=_budget(runs, tasks),
         stand_in=bool(mark),
     )
 
@@ -150,12 +154,28 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _budget(leader: Configuration, theirs: int | None) -> str:
-    facts, config = leader.first.facts, leader.first.record.config
+def _budget(runs: Sequence[Configuration], tasks: Mapping[tuple[str, str], int]) -> str:
+    """Of the leader, and its part of the published training tasks, by which methods are not treated alike."""
+    facts = runs[0].first.facts
     words = f"budget: {facts['preset']}, {facts['iterations']} iterations"
-    if theirs and isinstance(config.get("iterations"), int) and isinstance(config.get("tasks_per_batch"), int):
-        share = config["iterations"] * config["tasks_per_batch"] / theirs
-        words += f", {100 * share:.2g} % of the published training tasks{' (short)' if share < _SHORT else ''}"
-    elif facts["preset"] == "quick":
-        words += " (short)"
-    return words
+    leaders, *others = (_share(run.first.record, tasks) for run in runs)
+    known = sorted(share for share in others if share)
+    if leaders:
+        words += f", {_percent(leaders)} of the training tasks of its published result"
+        if known:
+            words += f"; the others {' to '.join(dict.fromkeys(map(_percent, (known[0], known[-1]))))} of theirs"
+        return words + (" (short)" if min(leaders, *known, _SHORT) < _SHORT else "")
+    return words + (" (short)" if facts["preset"] == "quick" else "")
+
+
+def _share(record: Record, tasks: Mapping[tuple[str, str], int]) -> float:
+    """Of the training tasks of the method's published result; 0 where that is not known."""
+    theirs, config = tasks.get((record.bench, record.method)), record.config
+    if not theirs or not all(isinstance(config.get(name), int) for name in ("iterations", "tasks_per_batch")):
+        return 0.0
+    share: float = config["iterations"] * config["tasks_per_batch"] / theirs
+    return share
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"

@@ -19,7 +19,7 @@ from matplotlib import style
 from matplotlib.figure import Figure
 
 from mlpip_bench.records.published import Published
-from mlpip_bench.records.record import Record
+from mlpip_bench.records.record import Record, code_facts
 from mlpip_bench.reporting.answer import Answer, answers
 from mlpip_bench.reporting.decisions import NO_MARGINS, Margins
 from mlpip_bench.reporting.figures.style import STYLE
@@ -135,7 +135,8 @@ def to_html(
     }
     template = resources.files("mlpip_bench.reporting") / "report_template.html"
     return environment.from_string(template.read_text(encoding="utf-8")).render(
-        summary={"folders": str(len(by_folder)), **_summary(everything)},
+        summary={"folders": str(len(by_folder)), **_summary(*by_folder.values())},
+        versions=_versions(by_folder),
         stand_in=_stand_in(everything),
         sections=sections,
     )
@@ -187,11 +188,27 @@ def _is_stand_in(source: str) -> bool:
     return source in STAND_INS
 
 
-def _summary(records: Sequence[Record]) -> dict[str, str]:
-    trials = {(r.bench, r.method, r.seed, json.dumps(r.config, sort_keys=True)) for r in records}
+def _versions(by_folder: Mapping[str, Sequence[Record]]) -> str:
+    """A warning where folders were made by code whose numbers differ; empty where one may be compared with another."""
+    numbers = {folder: _listed(str(code_facts(r)["numbers"]) for r in records) for folder, records in by_folder.items()}
+    if len(set(numbers.values())) == 1:
+        return ""
+    each = ", ".join(f"{folder} {version}" for folder, version in numbers.items())
+    return (
+        f"The folders have different numbers versions ({each}): between them, scores of one method differ by changes "
+        "of the suite, too. Compare methods within a folder."
+    )
+
+
+def _summary(*folders: Sequence[Record]) -> dict[str, str]:
+    """What the records of some folders are, by name."""
+    trials = [
+        len({(r.bench, r.method, r.seed, json.dumps(r.config, sort_keys=True)) for r in records}) for records in folders
+    ]
+    records = [record for own in folders for record in own]
     session = max(str(r.environment.get("session", "")) for r in records)[:19]
     summary = {
-        "trials": f"{len(trials)}, with {len(records)} records",
+        "trials": f"{sum(trials)}, with {len(records)} records",
         "methods": _listed(r.method for r in records),
         "benches": _listed(r.bench for r in records),
         "data": _listed(f"{r.data.get('name', '')} ({r.data['source']})" for r in records),

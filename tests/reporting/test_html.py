@@ -282,10 +282,19 @@ def test_the_first_thing_says_who_leads_by_how_much_whether_that_is_decided_and_
     assert "points ahead of Prototypical Nets" in text
     assert "Decided between these trained models, not between the methods: one seed." in text
     assert "Cost: 61 s to train, 10 parameters. Data: letters (real); budget: quick, 2400 iterations, 0.5 %" in text
-    assert "(short)" in text
+    assert "0.5 % of the training tasks of its published result; the others 48 % of theirs (short)." in text
+    assert "omni5w1s, accuracy, higher is better" in text
     stand_in = " ".join(Page(report(record(near(0.9), source="procedural"))).text.split())
     assert "nothing was measured to compare it with" in stand_in.lower()
     assert "Data: letters (procedural, a stand-in)" in stand_in
+
+
+def test_folders_whose_numbers_differ_by_version_are_not_to_be_compared_and_trials_are_counted_in_each():
+    old, new = record(), record(environment={"code": {"numbers": 2}})
+    text = " ".join(Page(to_html({"a": [old], "b": [new]})).text.split())
+    assert "The folders have different numbers versions (a 0.1.0, b 2)" in text
+    assert "2, with 2 records" in text
+    assert "different numbers versions" not in to_html({"a": [old], "b": [old]})
 
 
 def test_over_several_seeds_the_answer_is_about_methods_and_undecided_says_against_whom():

@@ -111,7 +111,7 @@ def test_table_says_who_leads_and_takes_margins(tmp_path: Path) -> None:
     for method, own in (("maml", scores), ("versa", near)):
         save(tmp_path, make_record(make_scores(own), method=method))
     first = invoke("table", "--results", tmp_path).output.splitlines()[0]
-    assert first.startswith("omni5w1s, accuracy: ")
+    assert first.startswith("omni5w1s, accuracy (higher is better): ")
     assert "undecided against" in first
     assert "one seed" in first
     equal = invoke("table", "--results", tmp_path, "--margin", "accuracy=0.5").output.splitlines()[0]
