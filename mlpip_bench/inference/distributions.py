@@ -309,9 +309,10 @@ def sobol_normal(samples: int, dimensions: int, scramble: int = 0) -> Tensor:
     """
     if samples == 1:
         return torch.zeros(1, dimensions, dtype=torch.float64)
-    uniform: Tensor = torch.quasirandom.SobolEngine(dimensions, scramble=True, seed=scramble).draw(
-        samples, dtype=torch.float64
-    )
+    engine = torch.quasirandom.SobolEngine(dimensions, scramble=True, seed=scramble)
+    first = engine.quasi.double() / 2**engine.MAXBIT
+    uniform: Tensor = engine.draw(samples, dtype=torch.float64)
+    uniform[0] = first  # which torch has in the default dtype: the points would depend on when they are drawn
     normal: Tensor = torch.special.ndtri(uniform.clamp(1e-9, 1 - 1e-9))
     return normal
 

@@ -1,3 +1,4 @@
+import inspect
 import math
 
 import numpy as np
@@ -173,6 +174,19 @@ def test_the_evaluation_predictive_is_the_mixture_over_the_same_points_part_by_p
         found = evaluation_predictive(features, psi, 1024, noise_std=None)
         torch.testing.assert_close(found.log_probs, whole.log_probs, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(found.log_prob(y), whole.log_prob(y), rtol=1e-12, atol=1e-12)
+
+
+def test_fixed_points_do_not_depend_on_the_default_dtype():
+    drawn, points = inspect.unwrap(sobol_normal), []  # not what is cached
+    try:
+        for dtype in (torch.float32, torch.float64):
+            torch.set_default_dtype(dtype)
+            points.append(drawn(64, 5))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(*points)
+    quantiles = torch.special.ndtr(points[0]) * 2**30
+    torch.testing.assert_close(quantiles, quantiles.round(), rtol=0, atol=1e-5)  # torch's sequence has 30 bits
 
 
 def test_two_scrambles_of_the_default_number_of_points_agree_and_far_better_than_100_did():
