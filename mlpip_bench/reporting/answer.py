@@ -155,7 +155,7 @@ def _duration(seconds: float) -> str:
 
 
 def _budget(runs: Sequence[Configuration], tasks: Mapping[tuple[str, str], int]) -> str:
-    """Of the leader, and its part of the published training tasks, by which methods are not treated alike."""
+    """Of the leader, and its part of the published training tasks, which differs between methods."""
     facts = runs[0].first.facts
     words = f"budget: {facts['preset']}, {facts['iterations']} iterations"
     leaders, *others = (_share(run.first.record, tasks) for run in runs)
