@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
+from numpy.typing import NDArray
 
 from mlpip_bench.records.record import Record, Scores, facts
 from mlpip_bench.reporting.figures.style import (
@@ -45,6 +46,28 @@ def _looks(index: int) -> dict[str, Any]:
     return {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)]}
 
 
+def _panels(
+    count: int, height: float, *, labels: int, space: float, sharey: bool = False
+) -> tuple[Figure, NDArray[Any]]:
+    """A figure as wide as a column of text, with so many panels and room below them for a legend.
+
+    Args:
+        count: of panels.
+        height: of a row of panels, in inches, as ``space`` is.
+        labels: of the legend.
+        space: for titles.
+        sharey: whether panels have one y axis.
+    """
+    columns = min(count, _COLUMNS)
+    rows = math.ceil(count / columns)
+    legend = _LINE * math.ceil(labels / _LEGEND_COLUMNS) + space
+    figure = Figure(figsize=(WIDTH, height * rows + legend), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel()
+    for axes in panels[count:]:
+        axes.remove()
+    return figure, panels[:count]
+
+
 # ------------------------------------------------------------------------------------------------------- learning
 
 
@@ -70,19 +93,12 @@ def learning(records: Sequence[Record]) -> Figure | None:
     units = {score.metric: score.unit for record in records for score in record.scores}
     validations = [entry for own in trained.values() for record in own for entry in record.training["history"]]
     metrics = metrics_in_order({name for entry in validations for name in entry} - {"iteration", "loss"})
-    columns = min(len(metrics), _COLUMNS)
-    rows = math.ceil(len(metrics) / columns)
-    legend = _LINE * math.ceil(len(lines) / _LEGEND_COLUMNS) + 0.5
-    figure = Figure(figsize=(WIDTH, 2.1 * rows + legend), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    grid = panels[: len(metrics)]
-    for axes in panels[len(metrics) :]:
-        axes.remove()
+    figure, grid = _panels(len(metrics), 2.1, labels=len(lines), space=0.5)
     for axes, metric in zip(grid, metrics, strict=True):
         unit = units.get(metric, "")
         for index, (label, own) in enumerate(trained.items()):
             _learning_line(axes, own, metric, scale_of(unit), index, wrapped(averaged(label, lines[label])))
-        name = label_of_metric(metric, unit).replace(" (", "\n(") if unit else metric
+        name = label_of_metric(metric, unit, "\n") if unit else metric
         axes.set(xlabel="training tasks seen", ylabel=f"validation {name}")
         axes.xaxis.set_major_formatter("{x:,.0f}")
         seen = {round(x) for line in axes.lines for x in line.get_xdata() if x > 1}
@@ -151,14 +167,7 @@ def cost(records: Sequence[Record]) -> Figure | None:
         return None
     panels = {session: configurations(own, "accuracy") for session, own in sorted(by_session.items())}
     names = by_number({label for found in panels.values() for label in found})
-    rows = math.ceil(len(panels) / _COLUMNS)
-    figure = Figure(
-        figsize=(WIDTH, 2.3 * rows + _LINE * math.ceil(len(names) / _LEGEND_COLUMNS) + 0.6), layout="constrained"
-    )
-    every = figure.subplots(rows, min(len(panels), _COLUMNS), sharey=True, squeeze=False).ravel()
-    grid = every[: len(panels)]
-    for axes in every[len(panels) :]:
-        axes.remove()
+    figure, grid = _panels(len(panels), 2.3, labels=len(names), space=0.6, sharey=True)
     for number, (axes, found) in enumerate(zip(grid, panels.values(), strict=True), 1):
         for label, runs in found.items():
             _cost_point(axes, runs, [timed[_model(run)][1] for run in runs], names.index(label))

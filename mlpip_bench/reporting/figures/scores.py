@@ -126,8 +126,7 @@ def scores(records: Sequence[Record], quoted: Sequence[Published] = ()) -> Figur
 def _label(score: Scores, kind: str) -> str:
     """In three lines, for which a panel has room: the metric, its unit, and its direction and scale."""
     more = f", {kind} scale" if kind.startswith("log") else ""
-    name, unit = label_of_metric(score.metric, score.unit).split(" (")
-    return f"{name}\n({unit}\n{score.better} is better{more}"
+    return label_of_metric(score.metric, score.unit, "\n") + f"\n{score.better} is better{more}"
 
 
 def _shared_conditions(on_bench: Mapping[str, Mapping[str, Sequence[Run]]]) -> str:

@@ -108,9 +108,9 @@ def scale_of(unit: str) -> int:
     return 100 if unit == "fraction" else 1
 
 
-def label_of_metric(metric: str, unit: str) -> str:
+def label_of_metric(metric: str, unit: str, between: str = " ") -> str:
     """A metric in words, with its unit."""
-    return f"{_NAMES.get(metric, metric)} ({'%' if unit == 'fraction' else unit})"
+    return f"{_NAMES.get(metric, metric)}{between}({'%' if unit == 'fraction' else unit})"
 
 
 def by_number(labels: Iterable[str]) -> list[str]:

@@ -76,6 +76,12 @@ def test_scores_are_means_with_student_t_intervals_a_panel_a_bench_and_metric_an
     assert other.legends[0].get_title().get_text() == title
 
 
+def test_a_unit_with_brackets_is_a_unit() -> None:
+    own = make_scores((1.0, 2.0), "cost", unit="steps (inner)", better="lower")
+    (axes,) = drawn(scores([record(own)])).axes
+    assert axes.get_xlabel() == "cost\n(steps (inner))\nlower is better"
+
+
 def test_figures_are_as_wide_as_a_column_of_text() -> None:
     many = [record(make_scores((0.2, 0.4), m)) for m in ("accuracy", "nll", "ece")]
     for figure in (scores(many), comparison.learning([record(history=HISTORY)]), comparison.cost([record(), timed(9)])):
