@@ -86,7 +86,8 @@ def power(of: Variances, margin: float, seeds: int, tasks: int) -> float:
     if away > 30:  # where the distribution is not computed, and the answer is plain
         return 1.0
     least = float(stats.t.ppf(0.975, freedom))
-    return float(stats.nct.sf(least, freedom, away) + stats.nct.cdf(-least, freedom, away))
+    with np.errstate(divide="ignore"):  # scipy 1.11 divides by zero on its way to the right number
+        return float(stats.nct.sf(least, freedom, away) + stats.nct.cdf(-least, freedom, away))
 
 
 def tasks_needed(of: Variances, margin: float, seeds: int = 1) -> int | None:

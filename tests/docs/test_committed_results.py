@@ -2,6 +2,7 @@
 
 import re
 
+import pandas as pd
 import pytest
 import yaml
 from scipy import stats
@@ -101,7 +102,11 @@ def test_the_committed_tables_are_those_of_the_committed_records(name, tmp_path)
     written = write_tables(store.load_all(folder), tmp_path)
     assert {p.name for p in written} == {p.name for p in committed.iterdir()}
     for path in written:
-        assert path.read_bytes() == (committed / path.name).read_bytes(), f"regenerate with: table --results {folder}"
+        other = committed / path.name
+        if path.suffix == ".csv":  # whose floats are in full, and differ in the last digits between versions of scipy
+            pd.testing.assert_frame_equal(pd.read_csv(path), pd.read_csv(other), check_exact=False, rtol=1e-8)
+        else:
+            assert path.read_bytes() == other.read_bytes(), f"regenerate with: table --results {folder}"
 
 
 def test_the_readme_quotes_the_records():

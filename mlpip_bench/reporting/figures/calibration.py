@@ -93,8 +93,8 @@ def _reliability_panel(diagram: Axes, counts: Axes, runs: Sequence[Run]) -> None
     few = ~(ci95 < _WIDEST)
     diagram.plot((0, 1), (0, 1), color=GRAY, linestyle="--", linewidth=1, label="perfect calibration")
     diagram.errorbar(
-        confidence[~few], accuracy[~few], bars[:, ~few], color=COLORS[0], marker="o", markersize=3, linewidth=1,
-        elinewidth=0.8, label="accuracy of a bin, bar: 95 % interval over tasks",
+        confidence[~few], accuracy[~few], bars[:, ~few].tolist(), color=COLORS[0], marker="o", markersize=3,
+        linewidth=1, elinewidth=0.8, label="accuracy of a bin, bar: 95 % interval over tasks",
     )  # fmt: skip
     if few.any():
         diagram.plot(

@@ -170,7 +170,7 @@ def _panel(
         ci95 = scale * np.where(np.isfinite(ci95), ci95, 0)
         start, mean, stop = ((scale * mean + way * ci95).clip(low, high) for way in (-1, 0, 1))
         axes.errorbar(
-            mean, place, xerr=[mean - start, stop - mean], linestyle="", elinewidth=1, capsize=2, **looks
+            mean, place, xerr=[list(mean - start), list(stop - mean)], linestyle="", elinewidth=1, capsize=2, **looks
         )  # fmt: skip
         ends.extend([*start, *stop])
 
