@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlpip_bench.cli.common import err, folded_table, folder_name, out
+from mlpip_bench.cli.common import err, folder_name, print_wide
 from mlpip_bench.execution import options
 from mlpip_bench.execution.config import RUNS
 from mlpip_bench.utils.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mlpip_bench.reporting.table import Cell, WideTable
 
 RESCORE_EXAMPLES = (
     "Examples:\n\npython -m mlpip_bench rescore --results runs --bins 30\n\n"
@@ -38,6 +44,7 @@ def rescore(
 ) -> None:
     """Make scores again from kept predictions: other bins, recalibrated, by coverage, of ensembles over seeds."""
     from mlpip_bench.records import rescoring
+    from mlpip_bench.utils.encoding import csv_text
     from mlpip_bench.utils.files import write_atomically
 
     if output is not None and output.suffix not in (".csv", ".json"):
@@ -54,21 +61,35 @@ def rescore(
     asked: Any = model
     units: Any = over
     frame = rescoring.rescore(chosen, bins=bins, temperatures=temperature, ensembles=ensemble, model=asked, over=units)
-    metrics = [name for name in rescoring.SCORES if name in frame]
-    heads = ["bench", "method", "settings", "seeds", *(["temperature"] if temperature else [])]
-    table = folded_table(*heads, *metrics)
-    for row in frame.to_dict("records"):
-        seeds = f"{row['seeds']} (ensemble)" if row["members"] > 1 else row["seeds"]
-        shown = {**row, "seeds": seeds, "temperature": f"{row['temperature']:.3f}"}
-        table.add_row(*(str(shown[head]) for head in heads), *(_cell(row, name) for name in metrics))
-    out.print(table)
+    print_wide(
+        [
+            _table(
+                frame,
+                [*(["temperature"] if temperature else []), *(name for name in rescoring.SCORES if name in frame)],
+            )
+        ]
+    )
     if output is not None:
-        text = frame.to_csv(index=False) if output.suffix == ".csv" else frame.to_json(orient="records", indent=1)
+        text = csv_text(frame) if output.suffix == ".csv" else frame.to_json(orient="records", indent=1)
         write_atomically(output.expanduser(), text.encode())
 
 
-def _cell(row: dict[Any, Any], metric: str) -> str:
-    mean, half_width = row[metric], row.get(f"{metric}_ci95")
+def _table(frame: pd.DataFrame, columns: Sequence[str]) -> WideTable:
+    from mlpip_bench.reporting.table import Row, WideTable
+
+    rows = []
+    for row in frame.to_dict("records"):
+        attributes = {"bench": row["bench"], "settings": row["settings"], "seeds": row["seeds"]}
+        if row["members"] > 1:
+            attributes["seeds"] += " (ensemble)"
+        rows.append(Row(row["method"], attributes, {name: _cell(row, name) for name in columns}))
+    return WideTable("rescored", "scores of kept predictions", tuple(columns), tuple(rows), (), ())
+
+
+def _cell(row: dict[Any, Any], name: str) -> Cell:
+    from mlpip_bench.reporting.table import Cell
+
+    mean, half_width = row[name], row.get(f"{name}_ci95")
     if mean != mean:  # missing: predictions of numbers have no accuracy
-        return ""
-    return f"{mean:.4f}" if half_width is None else f"{mean:.4f} ± {half_width:.4f}"
+        return Cell(mean, None, "")
+    return Cell(mean, half_width, f"{mean:.4f}" if half_width is None else f"{mean:.4f} ± {half_width:.4f}")

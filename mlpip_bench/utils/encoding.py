@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def printable(text: str) -> str:
@@ -23,3 +27,10 @@ def for_csv(text: str) -> str:
         float(text)
         return text
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """A frame as a CSV file; numbers are in full."""
+    frame = frame.map(lambda value: for_csv(value) if isinstance(value, str) else value)
+    text: str = frame.to_csv(index=False, lineterminator="\n")
+    return text

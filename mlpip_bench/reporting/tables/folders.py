@@ -48,6 +48,7 @@ from mlpip_bench.reporting.wording import (
     signed_cell,
     stand_in_mark,
 )
+from mlpip_bench.utils.encoding import csv_text
 from mlpip_bench.utils.errors import UserError
 
 How: TypeAlias = Literal["paired", "unpaired", "data differ", "only in A", "only in B"]
@@ -411,5 +412,4 @@ def changes_csv(found: Iterable[Change]) -> str:
                 "unit": change.first.score.unit,
             }
         )
-    text: str = pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
-    return text
+    return csv_text(pd.DataFrame(rows))

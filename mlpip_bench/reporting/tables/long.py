@@ -13,7 +13,7 @@ from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Record
 from mlpip_bench.reporting.entries import record_order
 from mlpip_bench.reporting.wording import PUBLISHED_UNITS
-from mlpip_bench.utils.encoding import for_csv
+from mlpip_bench.utils.encoding import csv_text
 
 
 def long_form(records: Iterable[Record]) -> pd.DataFrame:
@@ -36,9 +36,7 @@ def long_csv(records: Iterable[Record]) -> str:
     """The long form as CSV; floats in full, an interval that does not exist missing."""
     frame = long_form(records)
     frame["ci95"] = frame["ci95"].where(frame["ci95"] < float("inf"))
-    frame = frame.map(lambda value: for_csv(value) if isinstance(value, str) else value)
-    text: str = frame.to_csv(index=False, lineterminator="\n")
-    return text
+    return csv_text(frame)
 
 
 def published_csv(published: Iterable[Published]) -> str:
@@ -61,8 +59,7 @@ def published_csv(published: Iterable[Published]) -> str:
         for way, shot in [_way_shot(quoted.bench)]
     ]
     frame = pd.DataFrame(rows).astype(dict.fromkeys(("way", "shot", "training_tasks"), "Int64"))
-    text: str = frame.to_csv(index=False, lineterminator="\n")
-    return text
+    return csv_text(frame)
 
 
 def _way_shot(bench: str) -> tuple[int, int] | tuple[None, None]:

@@ -40,6 +40,7 @@ from mlpip_bench.reporting.wording import (
     stand_in_mark,
     varies,
 )
+from mlpip_bench.utils.encoding import csv_text
 from mlpip_bench.utils.errors import UserError, unknown_name
 
 
@@ -350,5 +351,4 @@ def paired_csv(comparisons: Iterable[Comparison]) -> str:
         }
         for c in comparisons
     ]
-    text: str = pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
-    return text
+    return csv_text(pd.DataFrame(rows))

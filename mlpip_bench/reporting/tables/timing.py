@@ -17,6 +17,7 @@ import pandas as pd
 
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.reporting.table import Cell, Row, WideTable
+from mlpip_bench.utils.encoding import csv_text
 from mlpip_bench.utils.errors import UserError, unknown_name
 from mlpip_bench.utils.provenance import STAND_INS
 
@@ -301,8 +302,7 @@ def timing_csv(records: Iterable[Record]) -> str:
                     "session": entry.session,
                 }
             )
-    text: str = pd.DataFrame(rows).to_csv(index=False, lineterminator="\n")
-    return text
+    return csv_text(pd.DataFrame(rows))
 
 
 def _cell_of(value: float, text: str) -> Cell:
