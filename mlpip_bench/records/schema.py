@@ -65,6 +65,7 @@ class _Config(_Part):
     norm: Name
     preset: Name
     iterations: Count
+    tasks_per_batch: Size
     settings: _Values
 
 
@@ -82,12 +83,18 @@ class _Backbone(_Part):
     input_shape: Annotated[list[Count], Field(max_length=8)] = []
 
 
+def _of_an_iteration(validation: dict[str, float]) -> dict[str, float]:
+    if "iteration" not in validation:
+        raise ValueError("each validation of a training must say after which iteration it was")
+    return validation
+
+
 class _Training(_Part):
     iterations: Count = 0
     tasks_seen: Count = 0
     seconds: Seconds = 0.0
     best_iteration: Annotated[int, Field(ge=-1, le=2**53)] = -1
-    history: list[dict[Text, Number]] = []
+    history: list[Annotated[dict[Text, Number], AfterValidator(_of_an_iteration)]] = []
     chosen: dict[Text, Count] = {}
     tuning: dict[Text, _Flat | dict[Text, _Flat] | Annotated[list[dict[Text, _Flat]], Field(max_length=100_000)]] = {}
 

@@ -24,6 +24,7 @@ SCHEMA_1 = {
     "inductive": True,
     "config": {
         "way": 5, "shot": 1, "queries": 15, "norm": "metabn", "preset": "quick", "iterations": 3,
+        "tasks_per_batch": 16,
         "settings": {"scale": 1.0},
     },
     "data": {"name": "omniglot", "source": "real", "fingerprint": "f" * 64, "options": {"split": "random"}},

@@ -22,7 +22,8 @@ from mlpip_bench.utils.files import write_atomically
 SCORES = make_scores((0.1 + 0.2, 1 / 3, 1.0))
 RECORD = make_record(
     SCORES, replace(SCORES, model="last"),
-    key="0123456789abcdef", seed=3, settings={"rate": 0.4}, training={"history": [{"loss": 1.5}, {"loss": 0.5}]},
+    key="0123456789abcdef", seed=3, settings={"rate": 0.4},
+    training={"history": [{"iteration": 1, "loss": 1.5}, {"iteration": 2, "loss": 0.5}]},
 )  # fmt: skip
 finite = st.floats(-1e6, 1e6)
 
@@ -251,7 +252,8 @@ for _ in range(50):
     NESTED = [NESTED]
 
 STRANGE: list[tuple[str, object]] = [
-    ("config", {}), ("config/norm", ...), ("config/preset", ...), ("config/iterations", ...),
+    ("config/tasks_per_batch", ...), ("training/history", [{"nll": 0.5}]), ("config", {}),
+    ("config/norm", ...), ("config/preset", ...), ("config/iterations", ...),
     ("config/iterations", "4"), ("config/iterations", -1), ("config/settings", []), ("config/x", NESTED),
     ("config/settings", {"a": {"b": {"c": 1}}}), ("config/norm", "x" * 200), ("data/source", ...),
     ("data/source", "alien"), ("data/fingerprint", ...),

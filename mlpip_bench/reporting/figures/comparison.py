@@ -81,7 +81,7 @@ def learning(records: Sequence[Record]) -> Figure | None:
         records: of one bench and one data set.
 
     Returns:
-        The figure; ``None`` where no record has a history of validations.
+        The figure; ``None`` where no record has a history with scores on validation tasks.
     """
     lines = labeled(
         [(record, record.scores[0]) for record in records if record.training.get("history")], ignored=_TEST_ONLY
@@ -93,6 +93,8 @@ def learning(records: Sequence[Record]) -> Figure | None:
     units = {score.metric: score.unit for record in records for score in record.scores}
     validations = [entry for own in trained.values() for record in own for entry in record.training["history"]]
     metrics = metrics_in_order({name for entry in validations for name in entry} - {"iteration", "loss"})
+    if not metrics:
+        return None
     figure, grid = _panels(len(metrics), 2.1, labels=len(lines), space=0.5)
     for axes, metric in zip(grid, metrics, strict=True):
         unit = units.get(metric, "")
@@ -119,10 +121,11 @@ def learning(records: Sequence[Record]) -> Figure | None:
 
 def _learning_line(axes: Axes, own: Sequence[Record], metric: str, scale: int, index: int, label: str) -> None:
     """One configuration, ``own`` having a record a seed."""
-    histories = [record.training["history"] for record in own]
-    seen = [entry["iteration"] * own[0].config["tasks_per_batch"] for entry in histories[0]]
+    histories = [{entry["iteration"]: entry for entry in record.training["history"]} for record in own]
+    iterations = sorted(set.intersection(*map(set, histories)))  # a seed may have been trained with fewer validations
+    seen = [iteration * own[0].config["tasks_per_batch"] for iteration in iterations]
     values = scale * np.array(
-        [[entry.get(metric, math.nan) for entry in history] for history in histories]
+        [[history[iteration].get(metric, math.nan) for iteration in iterations] for history in histories]
     )  # [seed, validation]
     dash = _DASHES[index % len(_DASHES)]
     if own[0].parameters == 0:

@@ -187,6 +187,17 @@ def test_seeds_are_a_mean_in_a_band_of_their_range() -> None:
     assert figure.legends[0].get_title().get_text() == "band: range of the seeds"
 
 
+def test_a_seed_that_was_validated_less_often_is_shown_where_all_were() -> None:
+    histories = ([*HISTORY, {"iteration": 150, "loss": 1.0, "accuracy": 0.8}], HISTORY[1:])
+    records = [record(history=history, seed=seed) for seed, history in enumerate(histories)]
+    (axes,) = drawn(comparison.learning(records)).axes
+    np.testing.assert_allclose(axes.lines[0].get_xydata(), [[400, 70]])
+
+
+def test_losses_alone_are_no_curve() -> None:
+    assert comparison.learning([record(history=[{"iteration": 50, "loss": 2.0}])]) is None
+
+
 def test_metrics_have_panels_and_configurations_lines_that_differ_without_color() -> None:
     def both(start: float) -> list[dict[str, float]]:
         return [{**entry, "nll": start + i} for i, entry in enumerate(HISTORY)]
