@@ -25,9 +25,11 @@ _FAULT = "fault: "  # what the names of their figures begin with
 
 @pytest.fixture(scope="session", autouse=True)
 def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test reads or writes the user's cache."""
+    """No test reads or writes the user's cache; all workers of pytest-xdist have one, so that data is drawn once."""
+    base = tmp_path_factory.getbasetemp()
+    place = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLPIP_BENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("MLPIP_BENCH_CACHE", str(place / "cache"))
         yield
 
 

@@ -79,7 +79,8 @@ ELSEWHERE |= {
 }
 SMALL = "--iterations 1 --test-tasks 2 --queries 1 --device cpu"
 SMALL_SETTINGS = ("validation_tasks=1", "tasks_per_batch=1", "train_queries=1")
-LONG = re.compile("timing --set|tiny5w1s|--norm all")
+LONG = re.compile("timing --set|versatility|tiny5w1s|--norm all|--preset paper|--profile|--jobs|--tune|--sweep")
+"""What is left to the slow tests; the others have a dry run of it."""
 REPLACED = re.compile(r" --(iterations|test-tasks|queries|device|results) \S+")
 
 
@@ -148,6 +149,15 @@ def small(command: str) -> str:
     for setting in SMALL_SETTINGS:  # what is set twice is refused
         command = re.sub(rf" --set {setting.partition('=')[0]}=\S+", "", command) + f" --set {setting}"
     return f"{re.sub('--seeds [0-9,]+', '--seeds 0', command)} {SMALL}"
+
+
+def forms(command: str) -> Iterator[Any]:
+    """A command as the tests have it: whole, or whole in the slow tests alone."""
+    name = command.removesuffix(f" {SMALL}")
+    long = LONG.search(command) is not None
+    yield pytest.param(command, id=name, marks=[pytest.mark.slow] if long else [])
+    if long and command.startswith("run "):
+        yield pytest.param(f"{name} --dry-run {SMALL}", id=f"{name} --dry-run")
 
 
 COMMANDS = list(dict.fromkeys(c for page in PAGES for c in documented(page.read_text(encoding="utf-8"))))
@@ -251,15 +261,7 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(threads)  # a command with --cpus has set it
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param(
-            command, id=command.removesuffix(f" {SMALL}"), marks=[pytest.mark.slow] if LONG.search(command) else []
-        )
-        for command in RUN
-    ],
-)
+@pytest.mark.parametrize("command", [form for command in RUN for form in forms(command)])
 @pytest.mark.usefixtures("cheap")
 def test_the_command_works(command, folder, tmp_path, monkeypatch, request):
     monkeypatch.chdir(folder)

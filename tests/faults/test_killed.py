@@ -21,6 +21,7 @@ SETTINGS = {"validation_tasks": 1, "tasks_per_batch": 1, "validate_every": 1, "t
 def arguments(folder: Path) -> list[str]:
     return [
         *("run", "--methods", "protonets,fomaml", "--bench", "omni5w1s", "--source", "procedural"),
+        *("--backbone", "conv4,channels=8"),
         *("--results", str(folder), "--iterations", "12", "--test-tasks", "4"),
         *(part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")),
     ]
@@ -43,10 +44,8 @@ def warm(folder: Path) -> multiprocessing.process.BaseProcess:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory):
-    """An empty cache on one thread: the first run draws the data."""
+def one_thread():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLPIP_BENCH_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("OMP_NUM_THREADS", "1")
         yield
 
@@ -64,7 +63,7 @@ def wait(process: multiprocessing.process.BaseProcess, seconds: float, folder: P
         pass
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_run_killed_many_times_gives_the_numbers_of_an_uninterrupted_run(tmp_path, numbers, tell, kills):
     moments = random.Random(0)
     whole, killed = tmp_path / "whole", tmp_path / "killed"

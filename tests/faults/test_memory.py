@@ -19,7 +19,7 @@ from mlpip_bench.tasks.batch import TaskBatch, TaskShape
 from mlpip_bench.testing.cases import Case
 from mlpip_bench.training.loop import train
 
-TASKS, STEPS = 1000, 250
+TASKS, STEPS = 480, 120
 PLAN = TrainingPlan(
     iterations=STEPS,
     tasks_per_batch=2,
@@ -29,7 +29,7 @@ PLAN = TrainingPlan(
     validation_tasks=2,
 )
 SHAPE, CPU = TaskShape(3, 2, 2), torch.device("cpu")
-LIMIT = 2**19
+LIMIT = 2**18
 """Bytes that may come on top in the second half: 1 kB a task or 4 kB a step, less than what a method adapts to one of
 these tasks, or a step's graph."""
 
