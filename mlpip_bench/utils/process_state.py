@@ -6,6 +6,7 @@ Trials share a process, and so does what imports plugins: what one leaves change
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import signal
 import sys
@@ -107,6 +108,8 @@ _OF_TORCH: Mapping[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
 def no_end() -> Iterator[None]:
     """Make calls that end the process at once raise; for imports, which happen in the process of all trials.
 
+    A crash, which nothing in Python can hold back, prints the lines that led to it, and so the plugin's name.
+
     Raises:
         RuntimeError: in the place of such a call.
     """
@@ -114,12 +117,16 @@ def no_end() -> Iterator[None]:
     def refuse(status: int | None = None) -> NoReturn:
         raise RuntimeError("it ends the process" + ("" if status is None else f", with status {status}"))
 
-    kept = os._exit, os.abort
+    kept, shown = (os._exit, os.abort), faulthandler.is_enabled()
     os._exit = os.abort = refuse
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # a standard error that is no file
+        faulthandler.enable()
     try:
         yield
     finally:
         os._exit, os.abort = kept
+        if not shown:
+            faulthandler.disable()
 
 
 class ProcessState:

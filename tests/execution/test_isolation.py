@@ -1,6 +1,9 @@
 """A third party's plugin does whatever it wants: its trial fails with a message that names it, the others go on."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -161,6 +164,15 @@ def test_an_import_that_changes_the_process_is_refused_each_time_and_set_back(ch
         assert "'wild' (wild_module:Wild of the package wild_package)" in result.output
     assert run(tmp_path / "results", "versa").exit_code == 0
     assert scores(tmp_path / "results") == {"versa": alone}
+
+
+def test_a_crash_at_import_names_its_place(site):
+    install(site, "wild", at_import="signal.raise_signal(signal.SIGSEGV)")
+    command = [sys.executable, "-m", "mlpip_bench", "check", "wild"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(site)}, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGSEGV
+    assert "Segmentation fault" in done.stderr
+    assert str(site / "wild_module.py") in done.stderr
 
 
 def test_models_that_are_timed_side_by_side_fail_alone(site, tmp_path):
