@@ -274,10 +274,7 @@ FAILING = {
 
 @pytest.mark.parametrize(
     "fault",
-    [
-        f if f in ("raises in loss", "predictive of the wrong shape") else pytest.param(f, marks=pytest.mark.slow)
-        for f in FAILING
-    ],
+    [f if f == "predictive of the wrong shape" else pytest.param(f, marks=pytest.mark.slow) for f in FAILING],
 )
 def test_a_method_that_fails_at_work_fails_its_checks_and_its_trial_only(fault, site):
     source, checks, says = FAILING[fault]

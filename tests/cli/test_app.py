@@ -131,7 +131,7 @@ def test_lists_show_what_is_installed():
 
 
 def test_real_data_is_verified(data_root):
-    result = invoke("data", "verify", "--data-root", data_root)
+    result = invoke("data", "verify", "--data-root", data_root, "--data", "context")  # test_sources.py has all
     assert result.exit_code == 0
     assert "fingerprint" in result.output
 

@@ -175,6 +175,7 @@ def test_a_crash_at_import_names_its_place(site):
     assert str(site / "wild_module.py") in done.stderr
 
 
+@pytest.mark.slow  # test_timing.py has it in one process
 def test_models_that_are_timed_side_by_side_fail_alone(site, tmp_path):
     # A model that holds a lock cannot be copied, and can be built anew; the other fails in its sixth training step,
     # of which training itself has four.

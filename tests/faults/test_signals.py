@@ -43,7 +43,8 @@ def started(folder: Path, *more: str) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+# test_killed.py interrupts a run, too.
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", pytest.param("SIGINT", marks=pytest.mark.slow)])
 def test_a_signal_saves_a_checkpoint_and_ends_as_an_interrupt_does(name, tmp_path):
     number = getattr(signal, name)
     process = started(tmp_path)
