@@ -123,6 +123,8 @@ def _learning_line(axes: Axes, own: Sequence[Record], metric: str, scale: int, i
     """One configuration, ``own`` having a record a seed."""
     histories = [{entry["iteration"]: entry for entry in record.training["history"]} for record in own]
     iterations = sorted(set.intersection(*map(set, histories)))  # a seed may have been trained with fewer validations
+    if not iterations:
+        return
     seen = [iteration * own[0].config["tasks_per_batch"] for iteration in iterations]
     values = scale * np.array(
         [[history[iteration].get(metric, math.nan) for iteration in iterations] for history in histories]

@@ -194,6 +194,13 @@ def test_a_seed_that_was_validated_less_often_is_shown_where_all_were() -> None:
     np.testing.assert_allclose(axes.lines[0].get_xydata(), [[400, 70]])
 
 
+@pytest.mark.parametrize("parameters", [0, 10])
+def test_seeds_without_a_common_validation_have_no_line(parameters: int) -> None:
+    records = [record(history=[HISTORY[i]], seed=i, parameters=parameters) for i in (0, 1)]
+    (axes,) = drawn(comparison.learning(records)).axes
+    assert not axes.lines
+
+
 def test_losses_alone_are_no_curve() -> None:
     assert comparison.learning([record(history=[{"iteration": 50, "loss": 2.0}])]) is None
 
