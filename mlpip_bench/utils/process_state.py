@@ -119,8 +119,9 @@ def no_end() -> Iterator[None]:
 
     kept, shown = (os._exit, os.abort), faulthandler.is_enabled()
     os._exit = os.abort = refuse
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # a standard error that is no file
-        faulthandler.enable()
+    if not shown:
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # a standard error that is no file
+            faulthandler.enable()
     try:
         yield
     finally:
