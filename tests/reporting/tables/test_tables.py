@@ -801,7 +801,7 @@ def test_paired_csv_has_floats_in_full() -> None:
     ]  # fmt: skip
 
 
-def test_a_name_is_no_formula_in_any_csv_file() -> None:
+def test_a_name_is_no_formula_in_the_file_of_differences() -> None:
     found = method_differences([of("=1+1", *A), of("beta", *B)])
     assert "'=1+1" in pd.read_csv(io.StringIO(paired_csv(found))).loc[0, ["method", "against"]].tolist()
 
