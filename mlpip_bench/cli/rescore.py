@@ -61,14 +61,8 @@ def rescore(
     asked: Any = model
     units: Any = over
     frame = rescoring.rescore(chosen, bins=bins, temperatures=temperature, ensembles=ensemble, model=asked, over=units)
-    print_wide(
-        [
-            _table(
-                frame,
-                [*(["temperature"] if temperature else []), *(name for name in rescoring.SCORES if name in frame)],
-            )
-        ]
-    )
+    columns = [name for name in rescoring.SCORES if name in frame]
+    print_wide([_table(frame, ["temperature", *columns] if temperature else columns)])
     if output is not None:
         text = csv_text(frame) if output.suffix == ".csv" else frame.to_json(orient="records", indent=1)
         write_atomically(output.expanduser(), text.encode())
