@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 IMPORTING = 2  # kills; the others come while it runs
+MOST_WRITES = 40  # a whole run has 44
 # The best model is not the last one at this learning rate, so that both are tested.
 SETTINGS = {"validation_tasks": 1, "tasks_per_batch": 1, "validate_every": 1, "train_queries": 1, "learning_rate": 0.1}
 
@@ -33,12 +34,24 @@ def cold(folder: Path, **options) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, **options)
 
 
-def warm(folder: Path) -> multiprocessing.process.BaseProcess:
-    """The same in a process that has imported everything: 20 restarts would spend 100 seconds on imports."""
+def warm(folder: Path, *, killed_at_write: int = 0) -> multiprocessing.process.BaseProcess:
+    """The same in a process that has imported everything: 20 restarts would spend 100 seconds on imports.
+
+    If asked to, it is killed at that write, when the file is there under its temporary name.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["mlpip_bench.cli.app"])
-    code = f"from mlpip_bench.cli.app import app; app({arguments(folder)!r})"
-    process = context.Process(target=exec, args=(code,))
+    code = f"""
+import itertools, os, signal, sys
+from mlpip_bench.cli.app import app
+writes = itertools.count(1)
+def kill(event, _):
+    if event == "os.rename" and next(writes) == {killed_at_write}:
+        os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(kill)
+app({arguments(folder)!r})
+"""
+    process = context.Process(target=exec, args=(code, {}))
     process.start()
     return process
 
@@ -51,16 +64,8 @@ def one_thread():
 
 
 def half_written(folder: Path) -> list[Path]:
-    """Files that are being written, or were when their writer was killed."""
+    """Files that were being written when their writer was killed."""
     return [Path(where, name) for where, _, names in os.walk(folder) for name in names if name.startswith(".")]
-
-
-def wait(process: multiprocessing.process.BaseProcess, seconds: float, folder: Path, *, for_a_write: bool) -> None:
-    """Wait for a moment, and then, if asked to, for a file that has been begun since; or for the process' end."""
-    process.join(seconds)
-    before = set(half_written(folder))
-    while for_a_write and process.is_alive() and not set(half_written(folder)) - before:
-        pass
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
@@ -91,10 +96,14 @@ def test_a_run_killed_many_times_gives_the_numbers_of_an_uninterrupted_run(tmp_p
     killed_so_far, finished, at_a_write = IMPORTING, 0, 0
     while killed_so_far < kills:
         leftovers = set(half_written(killed))
-        process = warm(killed)
-        wait(process, moments.uniform(0, 0.7 * duration), killed, for_a_write=killed_so_far % 2 == 1)
-        process.kill()
-        process.join()
+        if killed_so_far % 2:
+            process = warm(killed, killed_at_write=moments.randint(1, MOST_WRITES))
+            process.join()
+        else:
+            process = warm(killed)
+            process.join(moments.uniform(0, 0.7 * duration))
+            process.kill()
+            process.join()
         there = numbers(killed)
         assert there.items() <= expected.items()  # whole ones only, each with its numbers
         if process.exitcode == 0:  # it was done before its moment came: another one
