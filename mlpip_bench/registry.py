@@ -252,6 +252,7 @@ def method_faults(plugin: Any) -> list[str]:
 def _preset_faults(plugin: type[Method[Any]]) -> list[str]:
     """What a run with one of the presets would refuse, on any bench."""
     from mlpip_bench.benches.settings import resolve
+    from mlpip_bench.inference.method import TaskKind
 
     presets: Any = plugin.presets
     is_nested = isinstance(presets, Mapping) and all(
@@ -266,7 +267,7 @@ def _preset_faults(plugin: type[Method[Any]]) -> list[str]:
                 raise unknown_name("preset", str(preset), PRESETS)
         for preset in PRESETS:  # those that the method leaves as they are, too: its settings must be understood
             for scope in ("*", *presets.get(preset, {})):
-                of = family_of(names("bench")[0] if scope == "*" else scope)
+                of = family_of(names("bench")[0] if scope in ("*", *get_args(TaskKind)) else scope)
                 budget = family(of).budgets[preset]
                 resolve(plugin, f"presets[{preset!r}]", budget, preset, (scope,), {})
     except UserError as error:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlpip_bench.inference.method import Method, TrainingPlan
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.settings import checked_value, field_types
+
+if TYPE_CHECKING:
+    from mlpip_bench.benches.family import TaskFamily
+    from mlpip_bench.benches.spec import BenchSpec
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,11 @@ class Resolved:
 
     plan: TrainingPlan
     settings: Any
+
+
+def scopes(family: TaskFamily, bench: BenchSpec) -> tuple[str, ...]:
+    """What presets may be filed under for a bench beside ``"*"``, from the most general to the most specific."""
+    return (family.kind, bench.family, bench.name)
 
 
 def resolve(

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from mlpip_bench import registry
 from mlpip_bench.benches.family import PRESETS, TaskFamily
-from mlpip_bench.benches.settings import Resolved, resolve
+from mlpip_bench.benches.settings import Resolved, resolve, scopes
 from mlpip_bench.benches.spec import BenchSpec
 from mlpip_bench.evaluation.protocol import EvalProtocol, MeasurementRule
 from mlpip_bench.execution.config import Overwrite, RunConfig
@@ -256,7 +256,7 @@ def _resolve(
 ) -> Resolved:
     overrides = {**config.overrides.get("*", {}), **config.overrides.get(name, {}), **swept}
     budget = family.budgets[config.preset]
-    return resolve(plugin, name, budget, config.preset, (bench.family, bench.name), overrides)
+    return resolve(plugin, name, budget, config.preset, scopes(family, bench), overrides)
 
 
 def _check(trial: Trial, folder: Path, here: bool) -> None:

@@ -166,7 +166,7 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
         linear_classifier: whether psi are a linear classifier's weights and biases: the mean of q(psi | D) is
             ``[task, way, feature + 1]``, the bias last.
         Settings: frozen dataclass of the method's own settings, with defaults.
-        presets: what a budget changes: ``{preset: {"*" | data set | bench: {field: value}}}`` over the
+        presets: what a budget changes: ``{preset: {"*" | kind of task | data set | bench: {field: value}}}`` over the
             fields of :class:`TrainingPlan` and ``Settings``; the more specific entry wins.
         search_space: what ``run --tune`` draws from: fields of ``Settings`` or of the training plan, but none of the
             budget; a subclass names its own as ``{**Method.search_space, "scale": LogUniform(0.1, 10)}``.

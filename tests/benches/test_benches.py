@@ -3,7 +3,7 @@ import pytest
 from builders import LISTED, family_of
 from mlpip_bench import registry
 from mlpip_bench.benches.family import PRESETS
-from mlpip_bench.benches.settings import resolve
+from mlpip_bench.benches.settings import resolve, scopes
 from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.records.published import load
 from mlpip_bench.utils.errors import UserError
@@ -41,7 +41,7 @@ def test_the_papers_benches_are_listed():
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_method_resolves_on_every_bench(method, bench, preset):
     spec, family = family_of(bench)
-    resolved = resolve(registry.method(method), method, family.budgets[preset], preset, (spec.family, bench), {})
+    resolved = resolve(registry.method(method), method, family.budgets[preset], preset, scopes(family, spec), {})
     assert isinstance(resolved.plan, TrainingPlan)
     if preset == "paper":
         assert resolved.plan.test_tasks >= 600
@@ -64,7 +64,7 @@ def test_every_method_resolves_on_every_bench(method, bench, preset):
 )
 def test_the_paper_preset_is_the_papers(method, bench, expected):
     spec, family = family_of(bench)
-    plan = resolve(registry.method(method), method, family.budgets["paper"], "paper", (spec.family, bench), {}).plan
+    plan = resolve(registry.method(method), method, family.budgets["paper"], "paper", scopes(family, spec), {}).plan
     assert {key: getattr(plan, key) for key in expected} == expected
 
 

@@ -18,7 +18,7 @@ from mlpip_bench.benches.families.views import Views
 from mlpip_bench.benches.family import PRESETS, DataRequest
 from mlpip_bench.benches.images import FixedTasks
 from mlpip_bench.benches.linear import LinearGaussianFamily
-from mlpip_bench.benches.settings import resolve
+from mlpip_bench.benches.settings import resolve, scopes
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
 from mlpip_bench.datasets.views import VIEWS, view_dataset
 from mlpip_bench.evaluation.protocol import Evaluation
@@ -130,8 +130,8 @@ def defaults() -> dict[str, dict[str, object]]:
             family = registry.family(bench.family)
             if family.kind in plugin.handles:
                 for preset in PRESETS:
-                    scopes = (bench.family, bench.name)
-                    resolved = resolve(plugin, method, family.budgets[preset], preset, scopes, {})
+                    scope = scopes(family, bench)
+                    resolved = resolve(plugin, method, family.budgets[preset], preset, scope, {})
                     config = dataclasses.asdict(resolved.plan) | dataclasses.asdict(resolved.settings)
                     found[f"{method} {name} {preset}"] = json.loads(json.dumps(config))
     return found

@@ -16,7 +16,7 @@ from scipy import stats
 
 from builders import invoke, make_record, make_scores
 from mlpip_bench import registry
-from mlpip_bench.benches.settings import resolve
+from mlpip_bench.benches.settings import resolve, scopes
 from mlpip_bench.records import published, store
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.records.statistics import estimate
@@ -156,8 +156,9 @@ def test_published_budgets_are_those_of_the_paper_presets():
     assert {"maml", "protonets", "versa"} <= {row.method for row in known}
     for row in known:
         spec = registry.bench(row.bench)
-        budget, scopes = registry.family(spec.family).budgets["paper"], (spec.family, spec.name)
-        plan = resolve(registry.method(row.method), row.method, budget, "paper", scopes, {}).plan
+        family = registry.family(spec.family)
+        budget, scope = family.budgets["paper"], scopes(family, spec)
+        plan = resolve(registry.method(row.method), row.method, budget, "paper", scope, {}).plan
         assert row.training_tasks == plan.iterations * plan.tasks_per_batch, (row.method, row.bench)
 
 
