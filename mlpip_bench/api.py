@@ -185,7 +185,7 @@ class Model:
         device = self.trial.device
         with (
             torch.no_grad(),
-            self.trial.numerics.applied(device),
+            self.trial.numerics.applied(),
             torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         ):
             torch.manual_seed(seed_from("prediction", self.trial.seed))
@@ -326,7 +326,7 @@ def evaluate(
         planning.check_protocol(name, trial)
     test, records = trial.streams()["test"], []
     method = compiled_for_tests(model.method, trial.numerics)
-    with trial.numerics.applied(trial.device):
+    with trial.numerics.applied():
         alone = is_inductive(method, test.batch(0, 1))
         evaluation = Evaluation(method, "best", test, trial.plan.test_tasks, reporter, trial.title)
         chooses = trial.family.validation_metrics[0].name

@@ -29,7 +29,7 @@ class Resolved:
 
 
 def scopes(family: TaskFamily, bench: BenchSpec) -> tuple[str, ...]:
-    """What presets may be filed under for a bench beside ``"*"``, from the most general to the most specific."""
+    """What presets may be filed under for a bench, from the most general to the most specific; ``"*"`` is for all."""
     return (family.kind, bench.family, bench.name)
 
 

@@ -210,6 +210,9 @@ def _print_configuration(planned: Sequence[Trial], protocols: tuple[str, ...], t
             err.print(f"{trial.title} has {trial.plan.test_tasks} test tasks, all that there are", highlight=False)
     if any(trial.data.source in STAND_INS for trial in planned):
         err.print(labeled("stand-in data:", "results on it are not results on the real data set", "yellow"))
+    for warning in dict.fromkeys(trial.numerics.warning(trial.device) for trial in planned):
+        if warning:
+            err.print(labeled("slow:", warning, "yellow"))
 
 
 def _print_summary(summary: scheduler.Summary, folder: Path) -> None:

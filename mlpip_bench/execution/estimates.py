@@ -78,7 +78,7 @@ def _estimate(trial: Trial, protocols: Sequence[str], reached: int, held: int) -
         descend(method.loss(streams["train"].batch(0, plan.tasks_per_batch)), optimizer, plan.clip_norm)
 
     validations = plan.iterations // plan.validate_every - reached // plan.validate_every
-    with trial.numerics.applied(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with trial.numerics.applied(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         step_bytes = peak_bytes(train_step, device)  # which warms up, too
         step = statistics.median(_seconds(train_step, device) for _ in range(_STEPS))
         validation = _seconds(lambda: predict(method, streams["validation"], _TASKS), device) / _TASKS

@@ -57,7 +57,7 @@ def train_and_measure(
         UserError: a checkpoint is damaged or cannot be written.
     """
     method, trained, streams = train_trial(trial, folder, reporter, afresh=afresh)
-    with trial.numerics.applied(trial.device):
+    with trial.numerics.applied():
         began = time.monotonic()
         method = compiled_for_tests(method, trial.numerics)
         found: dict[tuple[Split, int], Predictions] | None = {} if predictions else None
@@ -103,7 +103,7 @@ def train_trial(
         if changed := add_environment(load_checkpoint(checkpoint), here):
             reporter.say(f"{trial.title}: goes on elsewhere, and its record says so: {', '.join(changed)}")
     with (
-        trial.numerics.applied(trial.device),
+        trial.numerics.applied(),
         reporter.stage(f"{trial.title}: training", trial.plan.iterations, start) as step,
     ):
         trained = train(
@@ -154,7 +154,7 @@ def measure_side_by_side(
             failed[trial.key] = error
     protocol = registry.protocol(name)()
     assert isinstance(protocol, SideBySideProtocol)  # that is what these trials are grouped by
-    with trials[0].numerics.applied(trials[0].device):  # one for all trials of a run
+    with trials[0].numerics.applied():  # one for all trials of a run
         measured = protocol.measure([contender for contender, _ in contenders.values()], reporter)
         seconds = time.monotonic() - began
         session = {"session": datetime.now(UTC).isoformat(sep=" ")}

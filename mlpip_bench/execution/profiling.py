@@ -24,6 +24,7 @@ from mlpip_bench.training.loop import descend, optimizer_of
 from mlpip_bench.utils.device import keep_freed_memory
 from mlpip_bench.utils.errors import UserError, one_line
 from mlpip_bench.utils.files import write_atomically
+from mlpip_bench.utils.numerics import backbone_autocast
 from mlpip_bench.utils.progress import Reporter
 from mlpip_bench.utils.seeding import seed_from
 from mlpip_bench.utils.timers import Stopwatch
@@ -159,7 +160,7 @@ def profile_trial(trial: Trial, folder: Path, reporter: Reporter) -> list[Profil
     found = []
     with (
         torch.random.fork_rng(devices=[trial.device] if trial.device.type == "cuda" else []),
-        trial.numerics.applied(trial.device),
+        trial.numerics.applied(),
         reporter.stage(f"{trial.title}: profiling", 2) as step,
     ):
         torch.manual_seed(seed_from("profile", trial.seed))
@@ -216,12 +217,14 @@ class _Counter(TorchDispatchMode):
 def matmul_rate(device: torch.device) -> tuple[float, str]:
     """Floating-point operations a second of a product of large square matrices, measured now, and its type of number.
 
-    The matrices are of torch's default type, as models are; under autocast the product is of another.
+    The product is one as a backbone's are.
     """
     size = _MATRIX_SIZE[device.type]
     a, b = torch.rand(2, size, size, device=device)
-    product = a @ b  # warms up
-    return 2 * size**3 / _median_seconds(lambda: a @ b, device), str(product.dtype).removeprefix("torch.")
+    with backbone_autocast(device):
+        product = a @ b  # warms up
+        seconds = _median_seconds(lambda: a @ b, device)
+    return 2 * size**3 / seconds, str(product.dtype).removeprefix("torch.")
 
 
 def _median_seconds(work: Callable[[], object], device: torch.device) -> float:

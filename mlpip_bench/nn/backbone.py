@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mlpip_bench.nn.normalization import Normalization, Statistics
 from mlpip_bench.utils.choices import NormMode
+from mlpip_bench.utils.numerics import backbone_autocast
 from mlpip_bench.utils.settings import NoSettings, as_json
 
 InputShape: TypeAlias = tuple[int, int, int]
@@ -90,15 +91,21 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
             track: whether this pass may move running averages; not where it is one of many over a batch.
         """
         if self._kept is None or torch.is_grad_enabled():
-            computed: _Features = super().__call__(x, support)
+            computed = self._compute(x, support)
             if track:
                 self.move_averages(computed[1])
             return computed
         made_of = (x, support, *self.parameters())
         key = tuple(map(id, made_of))  # the objects are kept, so that no other gets the id of one
         if key not in self._kept:
-            self._kept[key] = (super().__call__(x, support), made_of)
+            self._kept[key] = (self._compute(x, support), made_of)
         return self._kept[key][0]
+
+    def _compute(self, x: Tensor, support: Statistics | None) -> _Features:
+        """Features in the type of the inputs, whatever the precision within."""
+        with backbone_autocast(x.device):
+            features, statistics = super().__call__(x, support)
+        return features.to(x.dtype), statistics
 
 
 @contextlib.contextmanager

@@ -150,7 +150,8 @@ def _of_task(parameter: Tensor) -> Tensor:
 
 
 def _moments(x: Float[Tensor, "task point channel height width"], over: tuple[int, ...]) -> Moments:
-    """Mean and population variance over some dimensions, which are kept with length 1."""
+    """Mean and population variance over some dimensions, which are kept with length 1; at least in float32."""
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
     if x.device.type != "cpu":
         variance, mean = torch.var_mean(x, over, correction=0, keepdim=True)
     elif over == (1, 3, 4):

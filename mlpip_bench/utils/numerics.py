@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
@@ -13,14 +14,26 @@ from mlpip_bench.utils.errors import UserError, unknown_name
 if TYPE_CHECKING:
     import torch
 
+_of_backbones: ContextVar[Precision] = ContextVar("precision of backbones", default="float32")
+
+
+def backbone_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Within, torch computes as the run's :class:`Numerics` have it of backbones."""
+    import torch
+
+    # Without autocast's cache: it would keep the bfloat16 copy of a parameter that a training step then changes.
+    enabled = _of_backbones.get() == "bf16"
+    return torch.autocast(device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
+
 
 @dataclass(frozen=True)
 class Numerics:
     """How numbers are computed, the same for all methods of a run.
 
     Attributes:
-        precision: ``float32`` throughout; ``tf32`` for matrix products and convolutions of a GPU; ``bf16`` for them
-            on any device, with parameters and log-densities at evaluation as they are otherwise.
+        precision: ``float32`` throughout; ``tf32`` for matrix products and convolutions of a GPU; ``bf16`` for those of
+            the backbone, on any device. Parameters, statistics of normalization, features, and all that is made of
+            features (heads, posteriors, likelihoods, scores) are float32 or float64 in any case.
         compile: mode of ``torch.compile`` for what is done to a test task; ``reduce-overhead`` is CUDA graphs on a GPU.
             Training is never compiled, since torch does not compile second derivatives.
     """
@@ -44,16 +57,35 @@ class Numerics:
             if option in ("tf32", "reduce-overhead") and device.type != "cuda":
                 raise UserError(f"{option} is a matter of CUDA GPUs; the device of this run is {device}. Leave it out.")
 
+    def warning(self, device: torch.device) -> str | None:
+        """What a user should know of a device that can do it, but not well."""
+        if self.precision != "bf16" or _has_bf16_units(device):
+            return None
+        return f"{device} has no units for bfloat16: numbers are right, and take longer than in float32"
+
     @contextlib.contextmanager
-    def applied(self, device: torch.device) -> Iterator[None]:
+    def applied(self) -> Iterator[None]:
         """Within, torch computes so; afterward as before."""
         import torch
 
         matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn  # by default torch's convolutions are TF32
         before = matmul.allow_tf32, cudnn.allow_tf32
+        in_backbones = _of_backbones.set(self.precision)
         try:
             matmul.allow_tf32 = cudnn.allow_tf32 = self.precision == "tf32"
-            with torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bf16"):
-                yield
+            yield
         finally:
+            _of_backbones.reset(in_backbones)
             matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+def _has_bf16_units(device: torch.device) -> bool:
+    import torch
+
+    if device.type == "cuda":
+        native: bool = torch.cuda.is_bf16_supported(including_emulation=False)
+        return native
+    capabilities = getattr(torch.cpu, "get_capabilities", None)  # torch 2.10 has none, and then nothing is said
+    if device.type == "mps" or capabilities is None:
+        return True
+    return any(there for name, there in capabilities().items() if "bf16" in name)

@@ -28,7 +28,7 @@ from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import TaskStream
 from mlpip_bench.utils.device import environment
 from mlpip_bench.utils.errors import TrialError, UserError
-from mlpip_bench.utils.numerics import Numerics
+from mlpip_bench.utils.numerics import Numerics, backbone_autocast
 from mlpip_bench.utils.progress import Quiet
 from mlpip_bench.utils.timers import Stopwatch, peak_bytes
 
@@ -204,12 +204,15 @@ def test_precision_changes_the_key_and_float32_does_not(tmp_path):
 def test_precision_is_applied_and_left_as_it_was():
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     x = torch.randn(8, 8)
-    with Numerics().applied(CPU):
+    with Numerics().applied():
         assert not torch.backends.cudnn.allow_tf32
         assert (x @ x).dtype == torch.float32
-    with Numerics("bf16").applied(CPU):
-        assert (x @ x).dtype == torch.bfloat16
-    assert (x @ x).dtype == torch.float32
+    with Numerics("bf16").applied():
+        assert (x @ x).dtype == torch.float32
+        with backbone_autocast(CPU):
+            assert (x @ x).dtype == torch.bfloat16
+    with backbone_autocast(CPU):
+        assert (x @ x).dtype == torch.float32
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
 
 
