@@ -152,10 +152,11 @@ class AdaptedClassifier(nn.Module):
         """Softmax of each task's own adapted network."""
         logits, statistics = [], []
         at_once = _tasks_at_once(query_x)
-        for first in range(0, len(query_x), at_once):
-            own = slice(first, first + at_once)
-            arguments = (query_x[own], task_statistics(q.norm_statistics, own))
-            outputs, moments = functional_call(self, self.unflatten(q.psi.mean[own]), arguments)
+        # Split, not sliced: the backward pass of each slice would fill a gradient of all tasks' parameters.
+        for group, (x, psi) in enumerate(zip(query_x.split(at_once), q.psi.mean.split(at_once), strict=True)):
+            own = slice(group * at_once, (group + 1) * at_once)
+            arguments = (x, task_statistics(q.norm_statistics, own))
+            outputs, moments = functional_call(self, self.unflatten(psi), arguments)
             logits.append(outputs)
             statistics.append(moments)
         self.backbone.move_averages(cat_statistics(statistics))
