@@ -124,7 +124,7 @@ def train_trial(
 def _where(device: torch.device) -> dict[str, Any]:
     """What numbers of training depend on, of the machine and the code."""
     found = environment(device)
-    return {**{name: found[name] for name in ("torch", "threads", "processor", "gpu")}, "build": engine_code()}
+    return {**{name: found[name] for name in ("torch", "numba", "threads", "processor", "gpu")}, "build": engine_code()}
 
 
 def measure_side_by_side(

@@ -124,11 +124,19 @@ class Normalization(nn.Module):
         self.running_mean.lerp_(moments.mean.mean((0, 1)), MOMENTUM)
         self.running_variance.lerp_(moments.variance.mean((0, 1)), MOMENTUM)
 
-    def affine(self, x: Tensor, by: Moments, scale: Tensor | None = None) -> Tensor:
-        """Activations normalized, scaled and shifted; ``scale`` in place of the layer's own."""
-        # One multiply-add over the activations: statistics and affine parameters are folded first.
-        factor = _of_task(self.scale if scale is None else scale) * torch.rsqrt(by.variance + _EPSILON)
-        return torch.addcmul(_of_task(self.shift) - by.mean * factor, x, factor)
+    def own_moments(self, support: Moments | None) -> bool:
+        """Whether images are normalized by the moments of their channels over all of a task's images among them."""
+        return self.mode == "transductive" or (self.mode == "metabn" and support is None)
+
+    def affine(self, x: Tensor, by: Moments) -> Tensor:
+        """Activations normalized, scaled and shifted."""
+        factor, offset = self.folded(by, self.scale)
+        return torch.addcmul(offset, x, factor)
+
+    def folded(self, by: Moments, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Factor and offset of the one multiply-add that statistics and affine parameters come to."""
+        factor = _of_task(scale) * torch.rsqrt(by.variance + _EPSILON)
+        return factor, _of_task(self.shift) - by.mean * factor
 
     def _task_norm(self, x: Tensor, support: Moments | None) -> tuple[Moments, Moments]:
         per_image = _moments(x, (3, 4))

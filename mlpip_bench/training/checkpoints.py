@@ -125,7 +125,7 @@ def add_environment(state: TrainingState, environment: Mapping[str, Any]) -> lis
     changed = [name for name, value in environment.items() if before.get(name) != value]
     if changed:
         state.environments.append({"iteration": state.iteration, **environment})
-    return [f"{name} {environment[name]} in place of {before[name]}" for name in changed if before]
+    return [f"{name} {environment[name]} in place of {before.get(name)}" for name in changed if before]
 
 
 def iterations_done(checkpoint: Path, key: str | None = None) -> int:

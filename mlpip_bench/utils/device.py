@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +101,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "numpy": version("numpy"),
+        "numba": _numba(),
         "platform": f"{sys.platform}-{platform.machine()}",
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -114,6 +115,13 @@ def environment(device: torch.device) -> dict[str, Any]:
         "tf32": torch.backends.cuda.matmul.allow_tf32 if cuda else None,
         "tf32_convolutions": torch.backends.cudnn.allow_tf32 if cuda else None,
     }
+
+
+def _numba() -> str | None:
+    """Whose loops a CPU takes for what is behind a convolution, where it is installed."""
+    with contextlib.suppress(PackageNotFoundError):
+        return version("numba")
+    return None
 
 
 def _gpu(device: torch.device) -> str | None:

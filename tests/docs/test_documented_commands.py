@@ -34,7 +34,7 @@ ELSEWHERE = {
     ".venv/bin/pip install -c constraints.txt tox": CI,
     ".venv/bin/tox": CI,
     "tox": CI,
-    ".venv/bin/pip install -c constraints.txt .": "CI installs the wheel instead, in tox -e packaging",
+    ".venv/bin/pip install -c constraints.txt .[fast]": "CI installs the wheel instead, in tox -e packaging",
     ".venv/bin/pip install -c constraints.txt -e .[dev]": MACHINE,
     "pip install -c constraints.txt .[render]": "tox -e tests installs this extra",
     "pip install -e .": MACHINE,

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mlpip_bench.nn import fused
 from mlpip_bench.nn.backbone import Backbone, InputShape
 from mlpip_bench.nn.layers import channels_innermost, mlp, truncated_xavier_
 from mlpip_bench.nn.normalization import Moments, Normalization, Statistics, cat_statistics, task_statistics
@@ -68,8 +69,25 @@ class ConvBlock(nn.Module):
         # factor that is not negative. So filters whose scale is negative are negated, and their statistics with them.
         sign = torch.where(norm.scale < 0, -1.0, 1.0).to(weight)
         images = self._convolve(images, weight * sign.unsqueeze(-1), tasks)
+        if fused.usable(images) and (tasks == 1 or self.has_filters_of_tasks):
+            return self._fused(images, tasks, support)
         by, moments = norm.statistics(self._tasks(images, tasks), support)
-        return F.relu(norm.affine(self._tasks(self._pool(images), tasks), by, norm.scale.abs())), moments
+        factor, offset = norm.folded(by, norm.scale.abs())
+        return F.relu(torch.addcmul(offset, self._tasks(self._pool(images), tasks), factor)), moments
+
+    def _fused(self, images: Tensor, tasks: int, support: Moments | None) -> tuple[Tensor, Moments]:
+        """What is behind the convolution, in few passes."""
+        norm = self.norm
+        if norm.own_moments(support):
+            pooled, *channels = fused.pool_with_moments(images, ceil_mode=self.ceil_mode)
+            mean, variance = (moment.view(tasks, 1, -1, 1, 1) for moment in channels)
+            by = moments = Moments(mean, variance, images.shape[0])
+        else:
+            pooled = fused.pool(images, ceil_mode=self.ceil_mode)
+            by, moments = norm.statistics(self._tasks(images, tasks), support)
+        # A row for all images, or one for each; the channels of all tasks next to each other, as in the images.
+        rows = [part.transpose(0, 1).flatten(1) for part in norm.folded(by, norm.scale.abs())]
+        return self._tasks(fused.affine_relu(pooled, *rows), tasks), moments
 
     @property
     def has_filters_of_tasks(self) -> bool:

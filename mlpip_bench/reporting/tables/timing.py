@@ -240,7 +240,7 @@ def _attributes(entry: _Entry) -> dict[str, str]:
 
 def _software(entry: _Entry) -> str:
     environment = entry.record.environment
-    names = ("torch", "cuda", "cudnn", "driver", "tf32")
+    names = ("torch", "numba", "cuda", "cudnn", "driver", "tf32")
     return ", ".join(f"{name} {environment[name]}" for name in names if environment.get(name) is not None)
 
 
