@@ -91,11 +91,21 @@ def labeled(runs: Iterable[Run], ignored: Collection[str] = ()) -> dict[str, lis
     for (method, _), own in found.items():
         known = [facts(*run) for run in own]
         names = sorted({name for each in known for name in each} - {"inductive", *ignored})  # norm tells it
-        differing = [name for name in names if len({str(each.get(name)) for each in known}) > 1]
+        differing = _telling(known, [name for name in names if len({str(each.get(name)) for each in known}) > 1])
         for each, run in zip(known, own, strict=True):
             parts = (f"{name.rpartition('.')[2].replace('_', ' ')} {each.get(name, 'unset')}" for name in differing)
             named[", ".join([method, *parts])].append(run)
     return {label: named[label] for label in by_number(named)}
+
+
+def _telling(known: Sequence[Mapping[str, object]], differing: Sequence[str]) -> Sequence[str]:
+    """As many of the facts that differ as tell the configurations, and one more; tables have them all."""
+
+    def distinct(names: Sequence[str]) -> int:
+        return len({tuple(str(each.get(name)) for name in names) for each in known})
+
+    enough = next(count for count in range(len(differing) + 1) if distinct(differing[:count]) == distinct(differing))
+    return differing[: enough + 1]
 
 
 def metrics_in_order(metrics: Iterable[str]) -> list[str]:
