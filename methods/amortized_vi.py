@@ -38,6 +38,16 @@ from mlpip_bench.inference.variational import (
 )
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
+# The best of 16 draws by validation NLL on omni5w1s (docs/findings.md says how): there the bound itself under-fits.
+_ON_IMAGES = {
+    "beta": "1/points",
+    "observed": "support+query",
+    "prior_std": 3.0,
+    "initial_log_variance": -2.0,
+    "samples": 30,
+    "dropout": True,
+}
+
 
 class AmortizedVI(Method[Normal]):
     """One forward pass to q(psi | D), trained on a bound of the evidence."""
@@ -49,8 +59,8 @@ class AmortizedVI(Method[Normal]):
     Settings = VariationalSettings
     settings: VariationalSettings
     presets: ClassVar = {
-        "quick": {"*": {"dropout": False}, "views": {"eval_samples": 100}},
-        "paper": {**PAPER_BUDGETS, "views": {"eval_samples": 100}},
+        "quick": {"*": {"dropout": False}, "classification": _ON_IMAGES, "views": {"eval_samples": 100}},
+        "paper": {"classification": _ON_IMAGES, **PAPER_BUDGETS, "views": {"eval_samples": 100}},
     }
     search_space: ClassVar = {**Method.search_space, **SEARCH_SPACE}
 

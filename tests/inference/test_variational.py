@@ -12,6 +12,8 @@ from torch.distributions import MultivariateNormal, Normal
 
 from builders import backbone, in_float64, linear_problem, linear_stream
 from mlpip_bench import registry
+from mlpip_bench.benches.family import PRESETS
+from mlpip_bench.benches.settings import resolve, scopes
 from mlpip_bench.inference.distributions import gaussian_linear_predictive, linear_outputs
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.inference.objectives import elbo
@@ -271,6 +273,18 @@ def test_only_the_bound_with_weight_1_says_that_it_bounds_the_evidence(plugin):
     assert claims(beta=1.0)
     for other in ({"beta": 0.05}, {"beta": "1/points"}, {"anneal": 5}, {"prior_std": 2.0}, {"observed": "support-all"}):
         assert not claims(**{"beta": 1.0} | other), other
+
+
+@pytest.mark.parametrize("name", ["amortized_vi", "nonamortized_vi"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets_have_what_validation_chose_on_images_and_the_bound_elsewhere(name, preset):
+    plugin = registry.method(name)
+    for bench in ("omni5w1s", "tiny5w5s", "context16", "linear5s", "toy5", "toyfresh5", "views1s"):
+        spec = registry.bench(bench)
+        family = registry.family(spec.family)
+        if family.kind in plugin.handles:
+            found = resolve(plugin, name, family.budgets[preset], preset, scopes(family, spec), {}).settings
+            assert found.bounds_evidence == (family.kind != "classification"), bench
 
 
 @pytest.mark.parametrize("plugin", [AmortizedVI, NonAmortizedVI])
