@@ -63,6 +63,7 @@ class NonAmortizedVISettings(VariationalSettings, StepCounts):
         if self.fit_samples < 1:
             raise ValueError(f"fit_samples must be at least 1; got {self.fit_samples}")
 
+
 # The best of 16 draws by validation NLL on omni5w1s (docs/findings.md says how): there the bound itself under-fits.
 _ON_IMAGES = {
     "beta": "1/points",

@@ -19,8 +19,9 @@ _SMALL = 2**26  # bytes of a batch's images; with fewer no machine has trouble, 
 def check_memory(trial: Trial) -> None:
     """Refuse a trial whose training batch cannot fit, which the system would answer by killing the process.
 
-    What the backbone keeps of an image for its gradient is measured on a few images. That is the least that any method
-    needs; those that differentiate through gradient steps need several times as much.
+    What the backbone keeps of a query for its gradient is measured on a few images; of a support set it may keep more,
+    for the gradient of its moments. That is the least that any method needs; those that differentiate through gradient
+    steps need several times as much.
 
     Raises:
         UserError: it needs more than this machine, or its GPU, has.
@@ -39,7 +40,7 @@ def check_memory(trial: Trial) -> None:
 
 
 def bytes_of_an_image(trial: Trial) -> int:
-    """What the backbone keeps of each image until its gradient is computed."""
+    """What the backbone keeps of each image until its gradient is computed, at least."""
     problem = trial.problem
 
     def kept(images: int) -> int:
@@ -51,11 +52,13 @@ def bytes_of_an_image(trial: Trial) -> int:
 
         x = torch.zeros(1, images, *problem.backbone.input_shape)
         with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            outcome = backbone(x, None, track=True)  # noqa: F841  # what is kept lives as long as it
+            outcome = backbone(x, statistics)  # noqa: F841  # what is kept lives as long as it
         return sum(sizes.values())
 
     with torch.random.fork_rng(devices=[]):
         backbone = problem.build_backbone().train()
+        with torch.no_grad():
+            _, statistics = backbone(torch.zeros(1, 1, *problem.backbone.input_shape))
         return max(0, kept(12) - kept(4)) // 8
 
 
