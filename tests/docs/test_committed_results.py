@@ -165,6 +165,27 @@ def test_the_findings_quote_the_ablations():
     }
 
 
+def test_the_findings_quote_how_validation_chose_the_settings_of_vi():
+    records = [r for r in store.load_all(REPOSITORY / "results/vi_choice") if r.protocol == "nll"]
+    (tuned,) = [r for r in records if r.method == "amortized_vi" and r.config.get("tuned")]
+    draws = tuned.training["tuning"]["tried"]
+    again = {
+        tuple(str(r.config["settings"][name]) for name in ("observed", "beta", "anneal")): r.training["history"]
+        for r in records
+        if r.config["iterations"] == 2400
+    }
+    assert len(again) == 3
+    rows = re.findall(
+        r"^\| (\d+)(?:, .*?)? \| (\S+) \| (\S+) \| ([\d,]+) \|.*\| (\d\.\d{3}) \| (.*) \|$", FINDINGS, re.M
+    )
+    assert [int(number) for number, *_ in rows] == [3, 9, 13, 6, 0]
+    for number, observed, beta, anneal, score, later in rows:
+        assert f"{draws[int(number)]['score']:.3f}" == score
+        if history := again.pop((observed, str(beta), anneal.replace(",", "")), None):
+            assert f"{min(entry['nll'] for entry in history):.3f}" == later
+    assert not again
+
+
 def test_the_readme_quotes_the_validation_accuracies_that_chose_the_default_norm():
     header = re.search(r"^\| validation accuracy, % \| (.*) \| mean \|$", README, re.M)
     methods = header[1].split(" | ")
