@@ -22,14 +22,15 @@ SIDES = [(4, 4), (5, 3), (2, 7), (1, 1)]
 WINDOWS = [(sides, ceil_mode) for sides in SIDES for ceil_mode in (True, False) if ceil_mode or sides != (1, 1)]
 
 
-def images(sides: tuple[int, int], dtype: torch.dtype = torch.float64, points: int = 3, channels: int = 4) -> Tensor:
+def images(sides: tuple[int, int], dtype: torch.dtype = torch.float64, points: int = 4, channels: int = 4) -> Tensor:
     torch.manual_seed(0)
     drawn = 2 + 3 * torch.randn(points, channels, *sides, dtype=torch.float64)
     return drawn.to(dtype).contiguous(memory_format=torch.channels_last)
 
 
-def plain(x: Tensor, ceil_mode: bool) -> tuple[Tensor, Tensor, Tensor]:
-    return F.max_pool2d(x, 2, ceil_mode=ceil_mode), x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)
+def plain(x: Tensor, ceil_mode: bool, rows: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    groups, over = x.unflatten(0, (rows, -1)), (1, 3, 4)
+    return F.max_pool2d(x, 2, ceil_mode=ceil_mode), groups.mean(over), groups.var(over, correction=0)
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
@@ -39,30 +40,134 @@ def relative(found: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize(("sides", "ceil_mode"), WINDOWS)
 def test_maxima_and_moments_are_torchs_with_both_derivatives(sides, ceil_mode):
     x = images(sides).requires_grad_()
-    for found, expected in zip(fused.pool_with_moments(x, ceil_mode=ceil_mode), plain(x, ceil_mode), strict=True):
-        torch.testing.assert_close(found, expected)
     assert torch.equal(fused.pool(x, ceil_mode=ceil_mode), plain(x, ceil_mode)[0])
-    for function in (fused.pool_with_moments, fused.pool):
-        assert gradcheck(lambda x, f=function: f(x, ceil_mode=ceil_mode), x)
-        assert gradgradcheck(lambda x, f=function: f(x, ceil_mode=ceil_mode), x)
+    for rows in (1, 2, 4):
+        found = fused.pool_with_moments(x, rows, ceil_mode=ceil_mode)
+        for part, expected in zip(found, plain(x, ceil_mode, rows), strict=True):
+            torch.testing.assert_close(part, expected)
+        assert gradcheck(lambda x, r=rows: fused.pool_with_moments(x, r, ceil_mode=ceil_mode), x)
+        assert gradgradcheck(lambda x, r=rows: fused.pool_with_moments(x, r, ceil_mode=ceil_mode), x)
+    assert gradcheck(lambda x: fused.pool(x, ceil_mode=ceil_mode), x)
+    assert gradgradcheck(lambda x: fused.pool(x, ceil_mode=ceil_mode), x)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", [1, 2, 4])
 def test_affine_and_relu_are_torchs_with_both_derivatives(rows):
     x = images((3, 2)).requires_grad_()
     lines = torch.randn(2, rows, 4, dtype=torch.float64).requires_grad_()
-    expected = F.relu(x * lines[0, :, :, None, None] + lines[1, :, :, None, None])
+    of_points = lines.repeat_interleave(4 // rows, 1)
+    expected = F.relu(x * of_points[0, :, :, None, None] + of_points[1, :, :, None, None])
     assert 0 < (expected > 0).sum() < expected.numel()
     torch.testing.assert_close(fused.affine_relu(x, *lines), expected)
     assert gradcheck(lambda x, lines: fused.affine_relu(x, *lines), (x, lines))
     assert gradgradcheck(lambda x, lines: fused.affine_relu(x, *lines), (x, lines))
 
 
+@pytest.mark.parametrize("rows", [1, 2, 4])
+@pytest.mark.parametrize(("sides", "ceil_mode"), WINDOWS)
+def test_maxima_and_relu_are_torchs_with_both_derivatives(sides, ceil_mode, rows):
+    x, offset = images(sides).requires_grad_(), (torch.randn(rows, 4, dtype=torch.float64) - 3).requires_grad_()
+
+    def ours(x: Tensor, offset: Tensor) -> Tensor:
+        return fused.pool_relu(x, offset, ceil_mode=ceil_mode, dtype=torch.float64)
+
+    expected = F.relu(plain(x, ceil_mode)[0] + offset.repeat_interleave(4 // rows, 0)[:, :, None, None])
+    assert 0 < (expected > 0).sum() < expected.numel()
+    torch.testing.assert_close(ours(x, offset), expected)
+    assert gradcheck(ours, (x, offset))
+    assert gradgradcheck(ours, (x, offset))
+
+
+def convolved(images: Tensor, filters: Tensor, offset: Tensor, ceil_mode: bool) -> Tensor:
+    """What ``conv_pool_relu`` gives, by torch's operations and a network at a time."""
+    rows, groups = filters.shape[:2]
+    parts = [
+        torch.cat(
+            [
+                F.relu(
+                    F.max_pool2d(F.conv2d(some[:, g], filters[r, g], padding=1), 2, ceil_mode=ceil_mode)
+                    + offset[r, g, :, None, None]
+                )
+                for g in range(groups)
+            ],
+            1,
+        )
+        for r, some in enumerate(images.unflatten(0, (rows, -1)))
+    ]
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize(("rows", "groups", "channels"), [(1, 1, 1), (2, 1, 3), (1, 3, 2)])
+@pytest.mark.parametrize(("sides", "ceil_mode"), WINDOWS)
+def test_the_first_block_is_torchs_with_both_derivatives(sides, ceil_mode, rows, groups, channels):
+    torch.manual_seed(0)
+    x = torch.randn(4, groups, channels, *sides, dtype=torch.float64)
+    filters = torch.randn(rows, groups, 5, channels, 3, 3, dtype=torch.float64).requires_grad_()
+    offset = (torch.randn(rows, groups, 5, dtype=torch.float64) - 2).requires_grad_()
+
+    def ours(filters: Tensor, offset: Tensor) -> Tensor:
+        return fused.conv_pool_relu(x, filters, offset, ceil_mode=ceil_mode, dtype=torch.float64)
+
+    expected = convolved(x, filters, offset, ceil_mode)
+    assert 0 < (expected > 0).sum() < expected.numel()
+    torch.testing.assert_close(ours(filters, offset), expected)
+    assert gradcheck(ours, (filters, offset))
+    assert gradgradcheck(ours, (filters, offset))
+
+
+@pytest.mark.parametrize("own_filters", [False, True])
+def test_moments_of_patches_give_those_of_their_convolution(own_filters):
+    torch.manual_seed(0)
+    x = 5 + torch.rand(3, 4, 2, 7, 6, dtype=torch.float64)
+    filters = torch.randn(3 if own_filters else 1, 5, 2, 3, 3, dtype=torch.float64).requires_grad_()
+    outputs = [F.conv2d(images, filters[task if own_filters else 0], padding=1) for task, images in enumerate(x)]
+    over = (1, 3, 4)
+    expected = torch.stack(outputs).mean(over), torch.stack(outputs).var(over, correction=0)
+    torch.testing.assert_close(fused.moments_of_convolution(x, filters), expected)
+    single = fused.moments_of_convolution(x.float(), filters.float())
+    assert max(relative(found, exact) for found, exact in zip(single, expected, strict=True)) < 1e-6
+    assert gradcheck(lambda filters: fused.moments_of_convolution(x, filters), filters)
+    assert gradgradcheck(lambda filters: fused.moments_of_convolution(x, filters), filters)
+
+
+def test_gradients_of_the_first_block_in_single_precision_are_those_of_double():
+    torch.manual_seed(0)
+    # Sixteenths, so that outputs are exact in both, and the same ones are the highest.
+    x = torch.randint(16, (75, 1, 1, 28, 28)) / 16
+    filters, offset = (torch.randint(-16, 17, shape) / 16 for shape in ((1, 1, 64, 1, 3, 3), (1, 1, 64)))
+    weights = torch.randn(75, 64, 14, 14)
+    found, exact = (
+        [part.to(dtype).requires_grad_() for part in (filters, offset)] for dtype in (torch.float32, torch.float64)
+    )
+    out = fused.conv_pool_relu(x, *found, ceil_mode=True, dtype=torch.float32)
+    gradients = torch.autograd.grad((out * weights).sum(), found)
+    wanted = torch.autograd.grad((convolved(x.double(), *exact, True) * weights).sum(), exact)
+    assert all(relative(f, e) < 5e-6 for f, e in zip(gradients, wanted, strict=True))
+
+
+def test_a_block_in_bfloat16_is_rounded_and_no_more():
+    """Against the same in float64 of the numbers that came, rounded once."""
+    torch.manual_seed(0)
+    offset, ways = torch.randn(2, 4), {"ceil_mode": True, "dtype": torch.bfloat16}
+    x = images((6, 5), torch.bfloat16).requires_grad_()
+    out = fused.pool_relu(x, offset, **ways)
+    exact = F.relu(plain(x.double(), True)[0] + offset.double().repeat_interleave(2, 0)[:, :, None, None])
+    torch.testing.assert_close(out, exact.bfloat16(), rtol=2**-8, atol=0)
+    weights = torch.randn(out.shape).bfloat16()
+    (gradient,) = torch.autograd.grad(out, x, weights)
+    (expected,) = torch.autograd.grad(exact, x, weights.double())
+    assert torch.equal(gradient, expected)  # each is one of the weights, or none
+    pixels, filters = torch.rand(4, 1, 1, 6, 5), torch.randn(2, 1, 4, 1, 3, 3)
+    of_pixels = fused.conv_pool_relu(pixels, filters, offset.unsqueeze(1), **ways)
+    exact = convolved(pixels.double(), filters.double(), offset.unsqueeze(1).double(), True)
+    torch.testing.assert_close(of_pixels, exact.bfloat16(), rtol=2**-7, atol=1e-6)
+
+
 def passed_through(x: Tensor, lines: Tensor, pooled_with_moments) -> Tensor:
     """A loss of a whole block behind its convolution."""
     pooled, mean, variance = pooled_with_moments(x)
     factor = lines[0] * (variance + 1e-5).rsqrt()
-    rows = factor[None], (lines[1] - mean * factor)[None]
+    rows = factor, lines[1] - mean * factor
     if x.dtype == torch.float64:
         out = F.relu(pooled * rows[0][..., None, None] + rows[1][..., None, None])
     else:
@@ -128,14 +233,20 @@ def test_what_is_no_number_stays_so(place, value):
     torch.testing.assert_close(fused.pool(x, ceil_mode=True), F.max_pool2d(x, 2), equal_nan=True, rtol=0, atol=0)
     ones = torch.ones(1, 4)
     torch.testing.assert_close(fused.affine_relu(x, ones, ones), F.relu(x + 1), equal_nan=True)
+    found = fused.pool_relu(x, ones, ceil_mode=True, dtype=torch.float32)
+    torch.testing.assert_close(found, F.relu(F.max_pool2d(x, 2) + 1), equal_nan=True)
+    filters, bias = torch.ones(1, 1, 3, 4, 3, 3), torch.ones(1, 1, 3)
+    found = fused.conv_pool_relu(x.unsqueeze(1), filters, bias, ceil_mode=True, dtype=torch.float32)
+    torch.testing.assert_close(found, convolved(x.unsqueeze(1), filters, bias, True), equal_nan=True)
 
 
+@pytest.mark.parametrize("channels", [2, 5])  # few, and more
 @pytest.mark.parametrize("own_filters", [False, True])
+@pytest.mark.parametrize("tasks", [1, 3])
 @pytest.mark.parametrize("norm", NORM_MODES)
-def test_a_block_is_what_it_is_without_numba(norm, own_filters, monkeypatch):
-    torch.manual_seed(0)
-    tasks = 3 if own_filters else 1
-    block = ConvBlock(2, Conv4Settings(channels=4, ceil_mode=True), norm, 0.0)
+def test_a_block_is_what_it_is_in_torch_s_operations(norm, tasks, own_filters, channels, monkeypatch):
+    torch.manual_seed(1)
+    block = ConvBlock(channels, Conv4Settings(channels=4, ceil_mode=True), norm, 0.0)
     with torch.no_grad():
         block.norm.scale.copy_(torch.tensor([1.0, -0.5, 2.0, -1.0]).view(-1, 1, 1))
         block.norm.shift.normal_()
@@ -147,12 +258,13 @@ def test_a_block_is_what_it_is_without_numba(norm, own_filters, monkeypatch):
                         -1, *[1] * value.dim()
                     )
                     setattr(module, name, torch.nn.Parameter(own))
-    support, query = torch.rand(2, tasks, 5, 2, 7, 7)
-    calls = []
-    usable = fused.usable
+    calls, usable = [], fused.usable
+    monkeypatch.setattr(fused, "usable", lambda x: usable(x) and not calls.append(1))
+    images = torch.rand(2, tasks, 5, channels, 7, 7)
 
-    def outputs(with_numba: bool) -> list[Tensor]:
-        monkeypatch.setattr(fused, "usable", lambda x: with_numba and usable(x) and not calls.append(1))
+    def outputs(dtype: torch.dtype) -> list[Tensor]:
+        block.to(dtype)
+        support, query = images.to(dtype)
         of_support, statistics = block(support, None)
         of_query, _ = block(query, statistics)
         loss = (
@@ -163,8 +275,9 @@ def test_a_block_is_what_it_is_without_numba(norm, own_filters, monkeypatch):
         second = torch.autograd.grad(sum(g.square().sum() for g in there), list(block.parameters()), allow_unused=True)
         return [of_support, of_query, *there, *(g for g in second if g is not None)]
 
-    for found, expected in zip(outputs(True), outputs(False), strict=True):
-        torch.testing.assert_close(found, expected, rtol=2e-4, atol=2e-4 * expected.abs().max().item())
+    in_passes = outputs(torch.float32)
+    for found, expected in zip(in_passes, outputs(torch.float64), strict=True):  # which torch computes
+        torch.testing.assert_close(found.double(), expected, rtol=2e-4, atol=2e-4 * expected.abs().max().item())
     assert bool(calls) == (norm not in ("layer", "running"))
 
 

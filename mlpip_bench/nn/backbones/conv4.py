@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -45,49 +47,89 @@ class Conv4Settings:
             raise ValueError(f"blocks, channels and last must be at least 1, dropout from 0 to below 1; got {self}")
 
 
-class ConvBlock(nn.Module):
-    """3x3 convolution, normalization, ReLU, dropout, 2x2 max pooling (paper, tables D.1 and D.2)."""
+FEW_CHANNELS = 3
+"""Channels of images up to which their convolution takes less time than to keep its result."""
 
-    def __init__(self, in_channels: int, settings: Conv4Settings, norm: NormMode, dropout: float) -> None:
+
+MOST_AT_ONCE = 2**23
+"""Bytes of a block's inputs, of all tasks of a batch, up to which they go through it at once on a CPU."""
+
+
+class ConvBlock(nn.Module):
+    """3x3 convolution, normalization, ReLU, dropout, 2x2 max pooling (paper, tables D.1 and D.2).
+
+    Args:
+        in_channels: of the inputs.
+        settings: of the network.
+        norm: normalization mode.
+        dropout: probability of dropping an activation in training.
+        last: whether no other block follows.
+    """
+
+    def __init__(
+        self, in_channels: int, settings: Conv4Settings, norm: NormMode, dropout: float, *, last: bool = True
+    ) -> None:
         super().__init__()
         self.conv = nn.Conv2d(in_channels, settings.channels, 3, padding=1, bias=False)
         truncated_xavier_(self.conv.weight)
         self.norm = Normalization(settings.channels, norm)
-        self.dropout = dropout
+        self.dropout, self.last = dropout, last
         self.ceil_mode = settings.ceil_mode
 
     def forward(self, x: Tensor, support: Moments | None) -> tuple[Tensor, Moments]:
         """``[task, point, channel, height, width]`` to half the height and width."""
-        norm, tasks = self.norm, x.shape[0]
-        images, weight = self._images(x), self.conv.weight
+        norm, tasks, weight = self.norm, x.shape[0], self.conv.weight
         if norm.mode in ("layer", "running") or (self.training and self.dropout):
-            y = self._tasks(self._convolve(images, weight, tasks), tasks)
+            y = self._tasks(self._convolve(self._images(x), weight, tasks), tasks)
             by, moments = norm.statistics(y, support)
             y = F.dropout(F.relu(norm.affine(y, by)), self.dropout, self.training)
             return self._tasks(self._pool(self._images(y)), tasks), moments
         # The same with a quarter of the work behind the convolution: a maximum passes through ReLU and through a
         # factor that is not negative. So filters whose scale is negative are negated, and their statistics with them.
-        sign = torch.where(norm.scale < 0, -1.0, 1.0).to(weight)
-        images = self._convolve(images, weight * sign.unsqueeze(-1), tasks)
-        if fused.usable(images) and (tasks == 1 or self.has_filters_of_tasks):
-            return self._fused(images, tasks, support)
+        weight = weight * torch.where(norm.scale < 0, -1.0, 1.0).to(weight).unsqueeze(-1)
+        if fused.usable(x):
+            return self._fused(x, weight, support)
+        images = self._convolve(self._images(x), weight, tasks)
         by, moments = norm.statistics(self._tasks(images, tasks), support)
         factor, offset = norm.folded(by, norm.scale.abs())
         return F.relu(torch.addcmul(offset, self._tasks(self._pool(images), tasks), factor)), moments
 
-    def _fused(self, images: Tensor, tasks: int, support: Moments | None) -> tuple[Tensor, Moments]:
-        """What is behind the convolution, in few passes."""
-        norm = self.norm
+    def _fused(self, x: Tensor, weight: Tensor, support: Moments | None) -> tuple[Tensor, Moments]:
+        """The same in few passes."""
+        norm, tasks, own = self.norm, x.shape[0], self.has_filters_of_tasks
+        ways: dict[str, Any] = {"ceil_mode": self.ceil_mode, "dtype": self._dtype(weight)}
+        few_channels = x.shape[2] <= FEW_CHANNELS and not x.requires_grad
+        known = support if norm.mode == "metabn" else None
+        if few_channels and norm.own_moments(support):
+            known = _moments(x, *fused.moments_of_convolution(x, weight if own else weight.unsqueeze(0)))
+        if known is not None and (few_channels or own or tasks == 1):
+            # Statistics that are known before the convolution go into its filters.
+            factor, offset = norm.folded(known, norm.scale.abs())
+            filters, offset = weight * factor.transpose(1, 2), offset.flatten(1)
+            if few_channels:
+                images = x.transpose(0, 1) if own else x.flatten(0, 1).unsqueeze(1)  # [point, group, ...]
+                rows = [part.unsqueeze(0 if own else 1) for part in (filters, offset)]
+                return self._tasks(fused.conv_pool_relu(images, *rows, **ways), tasks), known
+            images = self._convolve(self._images(x), filters, tasks)
+            return self._tasks(fused.pool_relu(images, offset.view(1, -1), **ways), tasks), known
+        images = self._convolve(self._images(x), weight, tasks)
         if norm.own_moments(support):
-            pooled, *channels = fused.pool_with_moments(images, ceil_mode=self.ceil_mode)
-            mean, variance = (moment.view(tasks, 1, -1, 1, 1) for moment in channels)
-            by = moments = Moments(mean, variance, images.shape[0])
+            pooled, *moments = fused.pool_with_moments(images, 1 if own else tasks, ceil_mode=self.ceil_mode)
+            by = support = _moments(x, *moments)
         else:
             pooled = fused.pool(images, ceil_mode=self.ceil_mode)
-            by, moments = norm.statistics(self._tasks(images, tasks), support)
-        # A row for all images, or one for each; the channels of all tasks next to each other, as in the images.
-        rows = [part.transpose(0, 1).flatten(1) for part in norm.folded(by, norm.scale.abs())]
-        return self._tasks(fused.affine_relu(pooled, *rows), tasks), moments
+            by, support = norm.statistics(self._tasks(images, tasks), support)
+        rows = [self._rows(part) for part in norm.folded(by, norm.scale.abs())]
+        return self._tasks(fused.affine_relu(pooled, *rows, dtype=ways["dtype"]), tasks), support
+
+    def _rows(self, x: Tensor) -> Tensor:
+        """``[task, 1 or point, channel, 1, 1]`` to a row for equally many of :meth:`_images`."""
+        return (x.transpose(0, 1).flatten(1, 2) if self.has_filters_of_tasks else x.flatten(0, 1)).flatten(1)
+
+    def _dtype(self, weight: Tensor) -> torch.dtype:
+        """Of the result; what goes into another convolution need not be in more than that computes in."""
+        narrow = torch.is_autocast_enabled("cpu") and not self.last
+        return torch.get_autocast_dtype("cpu") if narrow else weight.dtype
 
     @property
     def has_filters_of_tasks(self) -> bool:
@@ -116,6 +158,12 @@ class ConvBlock(nn.Module):
         return pooled
 
 
+def _moments(x: Tensor, mean: Tensor, variance: Tensor) -> Moments:
+    """Those of the channels of each task."""
+    tasks = x.shape[0]
+    return Moments(mean.view(tasks, 1, -1, 1, 1), variance.view(tasks, 1, -1, 1, 1), x.shape[1])
+
+
 class Conv4(Backbone):
     """Blocks of convolution, normalization, ReLU and pooling; 256 features for the paper's data sets."""
 
@@ -130,7 +178,10 @@ class Conv4(Backbone):
         flattened = _outputs(input_shape, settings)
         widths = [input_shape[0]] + [settings.channels] * settings.blocks
         rate = settings.dropout if dropout else 0.0
-        self.blocks = nn.ModuleList(ConvBlock(width, settings, norm, rate) for width in widths[:-1])
+        self.blocks = nn.ModuleList(
+            ConvBlock(width, settings, norm, rate, last=index == settings.blocks - 1)
+            for index, width in enumerate(widths[:-1])
+        )
         self.last = nn.Identity() if settings.last is None else mlp(flattened, settings.last)
         self.features = settings.last or flattened
 
@@ -149,29 +200,50 @@ class Conv4(Backbone):
         support: Statistics | None = None,
     ) -> tuple[Float[Tensor, "task point feature"], Statistics]:
         """Features of each task's images, and the moments of each block."""
-        shared = not any(block.has_filters_of_tasks for block in self.blocks)
-        if x.device.type == "cpu" and x.shape[0] > 1 and shared:
-            # A task at a time: its activations stay in the cache, about twice as fast as a flat batch.
-            return self._task_by_task(x, support)
+        begin = self._blocks_task_by_task(x)
         moments: list[Moments] = []
-        for index, block in enumerate(self.blocks):
+        if begin:
+            x, moments = self._task_by_task(x, support, begin)
+        for index, block in enumerate(self.blocks[begin:], begin):
             x, own = block(x, None if support is None else support[index])
             moments.append(own)
         return self.last(x.flatten(2)), tuple(moments)
 
-    def _task_by_task(self, x: Tensor, support: Statistics | None) -> tuple[Tensor, Statistics]:
+    def _blocks_task_by_task(self, x: Tensor) -> int:
+        """How many blocks are better off with a task at a time, on a CPU: its activations stay in the cache."""
+        tasks, points, _, *sides = x.shape
+        if x.device.type != "cpu" or tasks == 1 or any(block.has_filters_of_tasks for block in self.blocks):
+            return 0
+        if not fused.usable(x):
+            return self.settings.blocks
+        narrow = torch.is_autocast_enabled("cpu")
+        channel = tasks * points * (torch.get_autocast_dtype("cpu") if narrow else x.dtype).itemsize
+        large = [
+            blocks
+            for blocks in range(1, self.settings.blocks)
+            if channel * self.settings.channels * math.prod(_halved(sides, self.settings, blocks)) > MOST_AT_ONCE
+        ]
+        return max(large) + 1 if large else 0
+
+    def _task_by_task(self, x: Tensor, support: Statistics | None, blocks: int) -> tuple[Tensor, list[Moments]]:
         outputs, per_task = [], []
         for task in range(x.shape[0]):
-            own = None if support is None else task_statistics(support, slice(task, task + 1))
-            features, statistics = self.forward(x[task : task + 1], own)
-            outputs.append(features)
-            per_task.append(statistics)
-        return torch.cat(outputs), cat_statistics(per_task)
+            own = None if support is None else task_statistics(support[:blocks], slice(task, task + 1))
+            images, moments = x[task : task + 1], []
+            for index, block in enumerate(self.blocks[:blocks]):
+                images, found = block(images, None if own is None else own[index])
+                moments.append(found)
+            outputs.append(images)
+            per_task.append(tuple(moments))
+        return torch.cat(outputs), list(cat_statistics(per_task))
+
+
+def _halved(sides: Sequence[int], settings: Conv4Settings, blocks: int) -> list[int]:
+    """Height and width behind so many blocks."""
+    factor = 2**blocks
+    return [math.ceil(side / factor) if settings.ceil_mode else side // factor for side in sides]
 
 
 def _outputs(input_shape: InputShape, settings: Conv4Settings) -> int:
     """Of the last block."""
-    _, height, width = input_shape
-    for _ in range(settings.blocks):
-        height, width = (math.ceil(s / 2) if settings.ceil_mode else s // 2 for s in (height, width))
-    return settings.channels * height * width
+    return settings.channels * math.prod(_halved(input_shape[1:], settings, settings.blocks))
