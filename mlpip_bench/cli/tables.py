@@ -89,7 +89,7 @@ def table(
     from mlpip_bench.reporting.selection import parse_names, selected, shown
     from mlpip_bench.reporting.tables.long import long_csv
     from mlpip_bench.reporting.tables.target import parse_targets, target_tables
-    from mlpip_bench.reporting.tables.timing import benchmark_table, timed, timing_csv, timing_tables
+    from mlpip_bench.reporting.tables.timing import benchmark_tables, timed, timing_csv, timing_tables
 
     if paired and timing:
         raise UserError("--paired and --timing are tables of two kinds; got both. Leave one of them out.")
@@ -104,7 +104,7 @@ def table(
             raise UserError("--benchmark-json is read for the table of timings; got it alone. Add --timing.")
         if any(option is not None for option in (bench, methods, against, target)):
             raise UserError("--benchmark-json is shown as it is. Leave out --bench, --methods, --against and --target.")
-        show_tables([benchmark_table(benchmark_json)], format_)
+        show_tables(benchmark_tables(benchmark_json), format_)
         return
     margins, given, targets = parse_margins(margin), parse_names(names), parse_targets(target)
     records = _records(results_folders or [RUNS])
