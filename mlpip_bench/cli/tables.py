@@ -37,7 +37,8 @@ TABLE_EXAMPLES = (
     "Examples:\n\npython -m mlpip_bench table\n\npython -m mlpip_bench table --format csv > results.csv\n\n"
     "python -m mlpip_bench table --metric accuracy --names versa=Versa --no-published --format latex\n\n"
     "python -m mlpip_bench table --paired --margin accuracy=0.5,nll=0.01\n\n"
-    "python -m mlpip_bench table --timing --against maml"
+    "python -m mlpip_bench table --timing --against maml\n\n"
+    "python -m mlpip_bench table --timing --target accuracy=90"
 )
 
 
@@ -66,6 +67,13 @@ def table(
             metavar="METHOD", help="With --paired: only differences to this method; with --timing: ratios to it."
         ),
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METRIC=NUMBER,...",
+            help="With --timing: training until validation reached this, as in accuracy=90,nll=0.3 (%; nats).",
+        ),
+    ] = None,
     benchmark_json: Annotated[
         Path | None,
         typer.Option(
@@ -80,7 +88,8 @@ def table(
     from mlpip_bench.reporting.decisions import check_margins, parse_margins
     from mlpip_bench.reporting.selection import parse_names, selected, shown
     from mlpip_bench.reporting.tables.long import long_csv
-    from mlpip_bench.reporting.tables.timing import benchmark_table, timing_csv, timing_tables
+    from mlpip_bench.reporting.tables.target import parse_targets, target_tables
+    from mlpip_bench.reporting.tables.timing import benchmark_tables, timed, timing_csv, timing_tables
 
     if paired and timing:
         raise UserError("--paired and --timing are tables of two kinds; got both. Leave one of them out.")
@@ -88,14 +97,16 @@ def table(
         raise UserError(
             f"--against chooses what to compare with; got --against {against} alone. Add --paired or --timing."
         )
+    if target is not None and not timing:
+        raise UserError(f"--target is a table of timings; got --target {target} alone. Add --timing.")
     if benchmark_json is not None:
         if not timing:
             raise UserError("--benchmark-json is read for the table of timings; got it alone. Add --timing.")
-        if any(option is not None for option in (bench, methods, against)):
-            raise UserError("--benchmark-json is one table as it is. Leave out --bench, --methods and --against.")
-        show_tables([benchmark_table(benchmark_json)], format_)
+        if any(option is not None for option in (bench, methods, against, target)):
+            raise UserError("--benchmark-json is shown as it is. Leave out --bench, --methods, --against and --target.")
+        show_tables(benchmark_tables(benchmark_json), format_)
         return
-    margins, given = parse_margins(margin), parse_names(names)
+    margins, given, targets = parse_margins(margin), parse_names(names), parse_targets(target)
     records = _records(results_folders or [RUNS])
     wanted = options.names(methods) and options.names(f"{methods},{against or ''}")  # what is compared against, too
     benches, metrics = options.names(bench), options.names(metric)
@@ -108,7 +119,9 @@ def table(
     named = shown(chosen, given, quoted)
     other = next((n.method for n, r in zip(named.records, chosen, strict=True) if r.method == against), against)
     if timing:
-        show_tables(timing_tables(named.records, other), format_)
+        to_target = target_tables(named.records, targets)
+        timings = timing_tables(named.records, other) if timed(named.records) or not to_target else []
+        show_tables([*timings, *to_target], format_)
     elif paired:
         _show_paired(chosen, named, against, other, margins, format_)
     else:

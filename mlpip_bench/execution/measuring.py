@@ -206,6 +206,7 @@ def make_record(
             "best_iteration": trained.best_iteration,
             "chosen": {name: iteration for name, (iteration, _) in _chosen(trial, trained).items()},
             "history": trained.history,
+            "history_seconds": [trained.seconds_at.get(int(entry["iteration"])) for entry in trained.history],
             **({"environments": trained.environments} if len(trained.environments) > 1 else {}),
             **({"swept": sorted(trial.swept)} if trial.swept else {}),
         },

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mlpip_bench.records.record import Record, Scores, facts
+from mlpip_bench.records.record import TRAINING_SERIES, Record, Scores, facts
 from mlpip_bench.records.statistics import bounds_of, estimate
 
 FIRST = ("bench", "method", "protocol", "seed", "metric", "model", "mean", "ci95", "unit", "better")
@@ -46,7 +46,7 @@ def _row(record: Record, score: Scores) -> dict[str, Any]:
         "shot": score.shot,
         **{f"condition.{name}": value for name, value in score.condition.items()},
         "parameters": record.parameters,
-        **{f"training.{name}": value for name, value in record.training.items() if name != "history"},
+        **{f"training.{name}": value for name, value in record.training.items() if name not in TRAINING_SERIES},
         "seconds": record.seconds,
         "key": record.key,
     }

@@ -17,6 +17,9 @@ from mlpip_bench.records.schema import Condition, Count, Name, Number, Size, Tex
 SCHEMA = 2
 """Version of the record format; a record of another version is an error, not a guess."""
 
+TRAINING_SERIES = ("history", "history_seconds")
+"""What of a record's training is a list with an entry a validation."""
+
 LARGEST_SEED = 2**63
 """Seeds are below it, so that tables hold them as 64-bit integers."""
 
@@ -105,7 +108,8 @@ class Record:
         inductive: whether each query was predicted without sight of the others.
         device: ``cpu`` or ``cuda``.
         training: ``iterations``, ``tasks_seen``, ``seconds``, ``best_iteration``, ``history``, and ``chosen``, the
-            iteration that each metric of validation chose; ``swept`` names settings that a sweep varied; ``tuning``
+            iteration that each metric of validation chose; ``history_seconds``, the time until each entry of the
+            history, None where that was not noted; ``swept`` names settings that a sweep varied; ``tuning``
             says what a tuned trial drew and chose, and ``default`` values.
         environment: versions, machine, threads.
         seconds: wall-clock seconds of the evaluation.

@@ -95,6 +95,7 @@ class _Training(_Part):
     seconds: Seconds = 0.0
     best_iteration: Annotated[int, Field(ge=-1, le=2**53)] = -1
     history: list[Annotated[dict[Text, Number], AfterValidator(_of_an_iteration)]] = []
+    history_seconds: list[Seconds | None] = []
     chosen: dict[Text, Count] = {}
     tuning: dict[Text, _Flat | dict[Text, _Flat] | Annotated[list[dict[Text, _Flat]], Field(max_length=100_000)]] = {}
 

@@ -11,7 +11,7 @@ from mlpip_bench.records.record import Better, Record, Scores
 from mlpip_bench.reporting.decisions import NO_MARGINS, Decision, Margins, all_pairs
 from mlpip_bench.reporting.entries import COMPARABLE, Entry, comparable_groups, entries_of, estimate_of
 from mlpip_bench.reporting.tables.paired import Configuration, best_first, configurations
-from mlpip_bench.reporting.wording import interval_cell, number_text, stand_in_mark
+from mlpip_bench.reporting.wording import duration, interval_cell, number_text, stand_in_mark
 
 _FIRST = ("accuracy", "nll", "mse", "kl")
 _MOST = 2  # metrics of a bench
@@ -135,7 +135,7 @@ def _decided(runs: Sequence[Configuration], decisions: Sequence[Decision]) -> st
 def _cost(leader: Configuration, records: Sequence[Record]) -> str:
     own = [entry.record for entry in leader.entries]
     seconds = statistics.fmean(float(record.training.get("seconds", 0)) for record in own)
-    parts = [f"{_duration(seconds)} to train" if seconds else "no training", f"{own[0].parameters:,} parameters"]
+    parts = [f"{duration(seconds)} to train" if seconds else "no training", f"{own[0].parameters:,} parameters"]
     paces = [
         statistics.median(score.per_task)
         for record in records
@@ -146,12 +146,6 @@ def _cost(leader: Configuration, records: Sequence[Record]) -> str:
     if paces and min(paces) > 0:
         parts.append(f"{number_text(1000 / statistics.median(paces), 'ms', 1)} ms to adapt and predict a task")
     return f"Cost: {', '.join(parts)}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _budget(runs: Sequence[Configuration], tasks: Mapping[tuple[str, str], int]) -> str:

@@ -71,19 +71,28 @@ def parse_margins(text: str | None) -> Margins:
     Raises:
         UserError: it is written otherwise, or a margin is no positive number.
     """
+    return positive_numbers(text, "--margin", "accuracy=0.5,nll=0.01")
+
+
+def positive_numbers(text: str | None, option: str, example: str) -> dict[str, float]:
+    """What an option says of metrics, each once.
+
+    Raises:
+        UserError: it is written otherwise, or says something else than a positive number.
+    """
     found: dict[str, float] = {}
     for part in filter(None, (text or "").split(",")):
-        metric, equals, number = (piece.strip() for piece in part.partition("="))
+        metric, equals, written = (piece.strip() for piece in part.partition("="))
         try:
-            margin = float(number)
+            number = float(written)
         except ValueError:
-            margin = math.nan
-        if not equals or not metric or not 0 < margin < math.inf or metric in found:
+            number = math.nan
+        if not equals or not metric or not 0 < number < math.inf or metric in found:
             raise UserError(
-                "--margin takes one positive number a metric, of percentage points for shares and else of the metric's "
-                f"unit, as in accuracy=0.5,nll=0.01; got {part!r}."
+                f"{option} takes one positive number a metric, of percentage points for shares and else of the "
+                f"metric's unit, as in {example}; got {part!r}."
             )
-        found[metric] = margin
+        found[metric] = number
     return found
 
 

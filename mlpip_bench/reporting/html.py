@@ -19,7 +19,7 @@ from matplotlib import style
 from matplotlib.figure import Figure
 
 from mlpip_bench.records.published import Published
-from mlpip_bench.records.record import Record, code_facts
+from mlpip_bench.records.record import TRAINING_SERIES, Record, code_facts
 from mlpip_bench.reporting.answer import Answer, answers
 from mlpip_bench.reporting.decisions import NO_MARGINS, Margins
 from mlpip_bench.reporting.figures.style import STYLE
@@ -323,7 +323,7 @@ def _provenance(records: Sequence[Record]) -> Iterator[_TrialProvenance]:
         environments: dict[str, list[str]] = {}
         for r in own:
             environments.setdefault(_lines(r.environment), []).append(r.protocol)
-        training = {name: value for name, value in first.training.items() if name != "history"}
+        training = {name: value for name, value in first.training.items() if name not in TRAINING_SERIES}
         yield _TrialProvenance(
             bench=first.bench,
             method=first.method,

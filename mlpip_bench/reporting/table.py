@@ -16,7 +16,8 @@ from mlpip_bench.records.record import Better, Model
 from mlpip_bench.utils.encoding import for_markdown
 
 ATTRIBUTES = (
-    "bench", "norm", "inductive", "queries", "budget", "settings", "device", "protocol", "seeds", "tasks", "source",
+    "bench", "norm", "inductive", "queries", "budget", "trained", "settings", "device", "protocol", "seeds",
+    "tasks", "source",
 )  # fmt: skip
 """Columns of a wide table that say how a row was measured; one that all rows leave empty is not shown."""
 

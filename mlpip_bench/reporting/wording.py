@@ -10,7 +10,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from mlpip_bench.records.published import Published
-from mlpip_bench.records.record import Better, Model
+from mlpip_bench.records.record import Better, Model, Record
 from mlpip_bench.records.statistics import Estimate
 from mlpip_bench.reporting.calibrated import expected_ece
 from mlpip_bench.reporting.entries import ROW_FACTS, Entry, bench_order, estimate_of, grouped, natural
@@ -68,6 +68,30 @@ def span(values: Iterable[str]) -> str:
     """The least and the greatest number, or the only one."""
     ordered = sorted(set(values), key=natural)
     return ordered[0] if len(ordered) == 1 else f"{ordered[0]}–{ordered[-1]}"  # noqa: RUF001  # an en dash
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours, by how many there are."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def training_cost(records: Iterable[Record]) -> str:
+    """Training tasks seen and time taken, of a model; of several the least and the most. Empty where nothing is known.
+
+    A tuned row's are those of all its draws.
+    """
+    known = [r.training for r in records if r.parameters and r.training.get("tasks_seen")]
+    if not known:
+        return ""
+    tasks = [int(training["tasks_seen"]) for training in known]
+    seconds = [float(training.get("seconds", 0)) for training in known]
+    spans = (
+        dict.fromkeys(f"{number:,}" for number in (min(tasks), max(tasks))),
+        dict.fromkeys(duration(time) for time in (min(seconds), max(seconds))),
+    )
+    return "{} tasks, {}".format(*("–".join(span) for span in spans))  # noqa: RUF001  # an en dash
 
 
 def stand_in_mark(source: str) -> str:

@@ -35,6 +35,8 @@ class TrainingState:
         environments: versions and threads of training, each with the iteration from which on; one where it never went
             on in another.
         best_by: the best by each metric but the first, by its name: ``model``, ``iteration`` and ``score``.
+        seconds_at: wall-clock seconds until the end of the validation after an iteration; not in the history, which is
+            the same however fast a machine is.
     """
 
     iteration: int
@@ -48,6 +50,7 @@ class TrainingState:
     key: str = ""
     environments: list[dict[str, Any]] = field(default_factory=list)
     best_by: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seconds_at: dict[int, float] = field(default_factory=dict)
 
 
 def save_checkpoint(state: TrainingState, path: Path) -> None:
@@ -82,7 +85,7 @@ def load_checkpoint(path: Path, key: str | None = None) -> TrainingState:
         if checksum is None:
             raise ValueError("it has no checksum of its content")
         state = TrainingState(**content)
-        if checksum != _checksum(vars(state)):
+        if checksum != _checksum(content):  # as it was written, maybe before there were all fields of today
             raise ValueError("its content was changed after it was written")
         if key is not None and state.key != key:
             raise ValueError("it is the checkpoint of another training")

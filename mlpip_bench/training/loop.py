@@ -110,6 +110,7 @@ def train(
             last = state.iteration == plan.iterations
             if last or state.iteration % plan.validate_every == 0:
                 _validate(state, method, validation, plan.validation_tasks, metrics, value)
+                state.seconds_at[state.iteration] = before + time.monotonic() - began
                 save()
             elif time.monotonic() - saved > _CHECKPOINT_SECONDS:
                 save()

@@ -1,10 +1,13 @@
-"""The suite against plain implementations of the same work, which are in ``sides.py``.
+"""The suite against plain implementations of the same work, which are in ``peers.py``.
 
-Either side has a process of its own, as its users run it, on one thread; they work by turns. The suite's process keeps
-freed memory, as its runs do (``keep_freed_memory``). A peer has the allocator that Python gives it; with the suite's, a
-step of higher would take about 0.87 times as long, and one of the flat batch 0.6.
+Each peer is measured twice in one run: as its users write it, and tuned as the suite is. Tuned, its network and images
+have the channels innermost, and its process keeps freed memory (``keep_freed_memory``), as the suite's runs do; nothing
+of its algorithm changes. Any side has a process and one thread of its own; they work by turns.
 """
 
+import dataclasses
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,36 +16,35 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.sides import BACKBONE, BENCH, TASKS, TASKS_EVALUATED, Work
 from mlpip_bench import registry
 from mlpip_bench.inference.method import Method, Problem
-from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
+from mlpip_bench.utils.numerics import Numerics
 
-SIDES = Path(__file__).with_name("sides.py")
-BENCH = registry.bench("omni5w1s")
-CONV4 = registry.backbone("conv4")
-BACKBONE = BackboneSpec("conv4", CONV4, CONV4.Settings(ceil_mode=True), (1, 28, 28))
+TESTS = Path(__file__).parents[1]
+STEP, EVALUATION = f"training step, {TASKS} tasks", f"evaluation of {TASKS_EVALUATED} tasks"
+NO_BF16 = Numerics("bf16").warning(torch.device("cpu"))
 
 
-class Side:
-    """A process that does a piece of work each time it is called.
+class Process:
+    """A process that does a piece of work each time it is called."""
 
-    Attributes:
-        parameters: of its model.
-    """
-
-    def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, str(SIDES), *arguments]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, *options: str) -> None:
+        command = [sys.executable, "-m", "benchmarks.sides", *options]
+        environment = os.environ | {"PYTHONPATH": str(TESTS)}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._input, self._output = self._process.stdin, self._process.stdout
-        self.parameters = int(self._output.readline())
 
-    def __call__(self) -> None:
-        self._input.write("\n")
+    def __call__(self, work: Work) -> int:
+        """Returns the number of the model's parameters."""
+        self._input.write(json.dumps(dataclasses.asdict(work)) + "\n")
         self._input.flush()
-        assert self._output.readline() == "done\n"
+        return int(self._output.readline())
 
     def end(self) -> None:
         self._input.close()
@@ -50,37 +52,87 @@ class Side:
         self._output.close()
 
 
+@pytest.fixture(scope="module")
+def processes() -> Iterator[dict[str, Process]]:
+    """One for each side: starting them takes longer than most of their work."""
+    options = {"suite": ["--keep-freed-memory"], "tuned": ["--keep-freed-memory"], "as written": []}
+    started = {side: Process(*chosen) for side, chosen in options.items()}
+    yield started
+    for process in started.values():
+        process.end()
+
+
 @pytest.fixture
-def sides() -> Iterator[Callable[..., tuple[Side, Side]]]:
-    """Starts the suite's side of some work, and its peer's."""
-    started: list[Side] = []
+def faster_than_peer(faster, processes) -> Callable[..., None]:
+    """Compares the suite with a peer that does the same work, as it is written and tuned."""
 
-    def start(work: str, *arguments: str) -> tuple[Side, Side]:
-        started.extend(Side(work, side, *arguments) for side in ("mlpip_bench", "peer"))
-        ours, theirs = started
-        assert ours.parameters == theirs.parameters
-        return ours, theirs
+    def compare(work: Work, of: str, peer: str, *, bar: float, limit: float | None = None, turns: int) -> None:
+        theirs = dataclasses.replace(work, side=peer)
+        tuned = dataclasses.replace(theirs, channels_last=True)
+        parameters = set()
+        faster(
+            lambda: parameters.add(processes["suite"](work)),
+            lambda: parameters.add(processes["as written"](theirs)),
+            f"{of}: {peer} / mlpip_bench",
+            bar=bar,
+            limit=limit,
+            tuned=lambda: parameters.add(processes["tuned"](tuned)),
+            turns=turns,
+        )
+        assert len(parameters) == 1
 
-    yield start
-    for side in started:
-        side.end()
-
-
-@pytest.mark.benchmark(group="training step, 16 tasks")
-@pytest.mark.parametrize("steps", [1, 5])
-def test_maml_step_beside_higher(faster, sides, steps):
-    inner = f"{steps} inner step{'s' if steps > 1 else ''}"
-    faster(*sides("maml", str(steps)), f"higher / mlpip_bench, MAML step, {inner}", bar=1.5, limit=1.3, turns=4)
-
-
-@pytest.mark.benchmark(group="training step, 16 tasks")
-def test_protonets_step_beside_a_flat_batch(faster, sides):
-    faster(*sides("step"), "flat batch / mlpip_bench, ProtoNets step", bar=2, limit=1.75, turns=4)
+    return compare
 
 
-@pytest.mark.benchmark(group="evaluation of 100 tasks")
-def test_protonets_evaluation_beside_a_flat_batch(faster, sides):
-    faster(*sides("evaluation"), "flat batch / mlpip_bench, ProtoNets evaluation of 100 tasks", bar=2, turns=3)
+@pytest.mark.benchmark(group=STEP)
+@pytest.mark.parametrize(
+    ("peer", "steps", "turns"), [("higher", 1, 4), ("learn2learn", 1, 4), ("torch.func", 1, 3), ("higher", 5, 3)]
+)
+def test_maml_step_beside_a_peer(faster_than_peer, peer, steps, turns):
+    of = f"MAML step, {steps} inner step{'s' if steps > 1 else ''}"
+    faster_than_peer(Work("maml", "step", steps=steps), of, peer, bar=1.5, limit=1.3, turns=turns)
+
+
+@pytest.mark.benchmark(group=STEP)
+@pytest.mark.parametrize(("peer", "bar", "limit"), [("flat batch", 2, 1.75), ("loop", 1.5, 1.2), ("easyfsl", 1.5, 1.2)])
+def test_protonets_step_beside_a_peer(faster_than_peer, peer, bar, limit):
+    faster_than_peer(Work("protonets", "step"), "ProtoNets step", peer, bar=bar, limit=limit, turns=4)
+
+
+@pytest.mark.benchmark(group=EVALUATION)
+@pytest.mark.parametrize(("peer", "bar", "limit"), [("flat batch", 2, 2), ("loop", 1.5, 1.2), ("easyfsl", 1.5, 1.2)])
+def test_protonets_evaluation_beside_a_peer(faster_than_peer, peer, bar, limit):
+    of = f"ProtoNets, {EVALUATION}"
+    faster_than_peer(Work("protonets", "evaluation"), of, peer, bar=bar, limit=limit, turns=3)
+
+
+@pytest.mark.benchmark(group=EVALUATION)
+@pytest.mark.parametrize("peer", ["higher", "learn2learn"])
+def test_maml_evaluation_beside_a_peer(faster_than_peer, peer):
+    of = f"MAML, 1 step, {EVALUATION}"
+    faster_than_peer(Work("maml", "evaluation"), of, peer, bar=1.5, limit=1.2, turns=3)
+
+
+@pytest.mark.skipif(NO_BF16 is not None, reason=str(NO_BF16))
+@pytest.mark.benchmark(group=STEP)
+@pytest.mark.parametrize(("method", "peer"), [("protonets", "flat batch"), ("maml", "learn2learn")])
+@pytest.mark.parametrize("against", ["float32", "torch.autocast"])
+def test_bf16_step(faster, processes, method, peer, against):
+    """The suite's, against its own in float32, and against a peer under ``torch.autocast`` that is tuned."""
+    ours = Work(method, "step", precision="bf16")
+    theirs, process, name = dataclasses.replace(ours, precision="float32"), "suite", "mlpip_bench in float32"
+    if against == "torch.autocast":
+        theirs, process = dataclasses.replace(ours, side=peer, channels_last=True), "tuned"
+        name = f"{peer} under torch.autocast"
+    of = f"{registry.method(method).__name__} step in bf16{', 1 inner step' if method == 'maml' else ''}"
+    faster(
+        lambda: processes["suite"](ours),
+        None,
+        f"{of}: {name} / mlpip_bench",
+        tuned=lambda: processes[process](theirs),
+        tuned_bar=1.0,
+        turns=4,
+    )
 
 
 def one_task(per_class: int) -> Labeled:

@@ -23,7 +23,8 @@ from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.method import Method, Posterior, Problem, TrainingPlan
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record, Scores
-from mlpip_bench.reporting.tables.timing import benchmark_table, timing_tables
+from mlpip_bench.reporting.table import to_markdown
+from mlpip_bench.reporting.tables.timing import benchmark_tables, timing_tables
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import TaskStream
 from mlpip_bench.utils.device import environment
@@ -440,26 +441,37 @@ def test_without_timings_there_is_a_command_that_makes_some(tmp_path):
 
 def test_what_pytest_benchmark_wrote_is_a_table(tmp_path):
     stats = {"q1": 0.001, "median": 0.002, "q3": 0.004, "rounds": 7}
+    old = {"ratio": 2.5, "bar": 2, "of": "old / new"}
+    peer = {"ratio": 3.125, "bar": 2, "tuned": 1.25, "tuned_bar": 1.5, "of": "peer / new"}
     content = {
         "machine_info": {"cpu": {"brand_raw": "Abacus 3"}},
         "datetime": "2026-11-28T10:00:00",
         "benchmarks": [
-            {"group": "g", "name": "test_a", "stats": stats, "extra_info": {"ratio": 2.5, "bar": 2, "of": "old / new"}},
+            {"group": "g", "name": "test_a", "stats": stats, "extra_info": old},
+            {"group": "g", "name": "test_p", "stats": stats, "extra_info": peer},
             {"group": None, "name": "test_b", "stats": stats, "extra_info": {}},
         ],
     }
     path = tmp_path / "b.json"
-    path.write_text(json.dumps(content))
-    table = benchmark_table(path)
+
+    def printed(*options: str) -> str:
+        path.write_text(json.dumps(content))
+        return invoke("table", "--timing", "--benchmark-json", path, *options).output
+
+    as_markdown = printed("--format", "markdown")
+    peers, table = benchmark_tables(path)
     rows = {row.label: row for row in table.rows}
     assert rows["test_b"].cells["ms"].text == "2 [1, 4]"
     assert rows["old / new"].cells["ratio"].mean == 2.5
-    printed = invoke("table", "--timing", "--benchmark-json", path, "--format", "markdown").output
-    assert "| old / new | 2 [1, 4] | 2.5 | at least 2 |" in printed
-    content["benchmarks"][0]["extra_info"] |= {"bar": 1.05, "bar_is": "at most"}
-    path.write_text(json.dumps(content))
-    assert "at most 1.05, missed" in invoke("table", "--timing", "--benchmark-json", path).output
-    content["benchmarks"][0]["extra_info"]["ratio"] = float("nan")
+    assert "| old / new | 2 [1, 4] | 2.5 | at least 2 |  |  |" in as_markdown
+    assert "| peer / new | 2 [1, 4] | 3.12 | at least 2 | 1.25 | at least 1.5, missed |" in as_markdown
+    assert [row.label for row in peers.rows] == ["peer / new"]
+    assert "| peer / new | 3.12 | 1.25 |" in as_markdown
+    del peer["ratio"], peer["bar"]
+    assert "| peer / new | 1.25 |" in printed("--format", "markdown")  # a column without numbers is left out
+    old |= {"bar": 1.05, "bar_is": "at most"}
+    assert "at most 1.05, missed" in printed()
+    old["ratio"] = float("nan")
     path.write_text(json.dumps(content))
     assert invoke("table", "--timing", "--benchmark-json", path).exit_code == 2
     assert invoke("table", "--timing", "--benchmark-json", path, "--bench", "toy5").exit_code == 2
@@ -478,17 +490,16 @@ def test_the_readme_quotes_the_committed_benchmarks_and_timings():
     section = " ".join(readme.partition("## How fast it is")[2].partition("\n## ")[0].split())
     benchmarks = json.loads((REPOSITORY / "results" / "timing" / "benchmarks.json").read_text(encoding="utf-8"))
     ratios = {b["name"]: b["extra_info"]["ratio"] for b in benchmarks["benchmarks"] if "ratio" in b["extra_info"]}
-    one, five = (ratios[f"test_maml_step_beside_higher[{steps}]"] for steps in (1, 5))
     few, many = (ratios[f"test_versa_adapts_and_predicts_faster_than_maml[{case}]"] for case in ("1-5", "15-2"))
     for said in (
-        f"as in its example | {one:.2f}, {five:.2f} |",
-        f"`nn.BatchNorm2d` | {ratios['test_protonets_step_beside_a_flat_batch']:.1f} |",
-        f"| the same | {ratios['test_protonets_evaluation_beside_a_flat_batch']:.1f} |",
-        f"a loader of PNG files | {ratios['test_stream_beside[file by file-50-5]']:.0f} |",
+        f"A loader of PNG files takes {ratios['test_stream_beside[file by file-50-5]']:.0f} times as long",
         f"predicts 5 queries {few:.1f} times as fast",
         f"which cost both the same, {many:.1f} times",
     ):
         assert said in section
+    peers, _ = benchmark_tables(REPOSITORY / "results" / "timing" / "benchmarks.json")
+    rows = [line for line in to_markdown(peers).splitlines() if line.startswith("|")]
+    assert "\n".join(rows) in readme
     records = store.load_all(REPOSITORY / "results" / "timing")
     paper = [r for r in records if r.bench == "mini5w5s" and r.config["queries"] == 5]
     rows = {row.label: row for row in timing_tables(paper, "maml")[0].rows}

@@ -11,6 +11,7 @@ import torch
 from builders import make_config, make_method
 from mlpip_bench.execution import measuring, planning
 from mlpip_bench.inference.method import TrainingPlan
+from mlpip_bench.training import checkpoints
 from mlpip_bench.training.checkpoints import TrainingState, add_environment, load_checkpoint, restore, save_checkpoint
 from mlpip_bench.training.loop import optimizer_of
 from mlpip_bench.utils.errors import UserError
@@ -168,3 +169,14 @@ def test_a_run_that_goes_on_elsewhere_says_so_and_its_record_names_both(tmp_path
     first_, then = record.training["environments"]
     assert (first_["iteration"], then["iteration"], then["build"]) == (0, 2, "another")
     assert any("goes on elsewhere" in line and "build another in place of" in line for line in Recording.said)
+
+
+def test_a_checkpoint_without_a_field_of_today_is_read(tmp_path):
+    """As those that were written before validations were timed."""
+    path = tmp_path / "old.pt"
+    save_checkpoint(TrainingState(3, {}, {}, history=[{"iteration": 3, "loss": 1.0}]), path)
+    content = torch.load(path, weights_only=True)
+    del content["seconds_at"], content["checksum"]
+    torch.save({**content, "checksum": checkpoints._checksum(content)}, path)
+    state = load_checkpoint(path)
+    assert (state.iteration, state.seconds_at) == (3, {})

@@ -67,6 +67,9 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(name, kills, tmp_
 
     assert parts.iteration == whole.iteration == 12
     assert parts.history == whole.history
+    times = [parts.seconds_at[int(entry["iteration"])] for entry in parts.history]
+    assert 0 < times[0] < times[-1] <= parts.seconds
+    assert times == sorted(times)
     assert parts.best_iteration == whole.best_iteration
     for key, value in whole.model.items():
         assert torch.equal(parts.model[key], value), key

@@ -335,7 +335,7 @@ def paired_csv(comparisons: Iterable[Comparison]) -> str:
             "metric": c.metric,
             "method": c.method,
             "against": c.against,
-            **{name: c.attributes[name] for name in ATTRIBUTES},
+            **{name: c.attributes[name] for name in ATTRIBUTES if name in c.attributes},
             "differs": c.differs,
             "difference": c.mean,
             "ci95": finite(c.ci95),

@@ -42,6 +42,7 @@ from mlpip_bench.reporting.wording import (
     qualities,
     span,
     stand_in_mark,
+    training_cost,
     varies,
 )
 from mlpip_bench.utils.errors import UserError
@@ -131,6 +132,7 @@ def _own_row(entries: Sequence[Entry], telling: set[str], common: set[str], unit
     attributes = {
         **{name: facts.get(name, "") for name in ("norm", "inductive", "queries", "device", "protocol", "source")},
         "budget": f"{facts['preset']}, {span(per_bench['iterations'].values())} it",
+        "trained": training_cost(e.record for e in entries),
         "settings": in_words(entries[0], settings),
         "tasks": span(per_bench["test_tasks"].values()),
         "seeds": seeds_of(entries),
@@ -204,6 +206,8 @@ def _bold_published(rows: Sequence[Row], better: Better) -> list[Row]:
 
 def _general_notes(entries: Sequence[Entry], rows: Sequence[Row], published: Sequence[Row]) -> Iterator[str]:
     yield from interval_notes(entries, rows)
+    if any(row.attributes["trained"] for row in rows):
+        yield "trained: training tasks seen, and time of training with its validations on the machine that it ran on."
     if any(row.bold for row in rows):
         yield BOLD_NOTE
     if any(row.bold for row in published):

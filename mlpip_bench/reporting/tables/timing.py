@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -311,14 +312,23 @@ def _cell_of(value: float, text: str) -> Cell:
     return Cell(value, None, text)
 
 
-def bar_in_words(ratio: float, bar: float, bar_is: str = "at least", **_: object) -> str:
+def bar_in_words(facts: Mapping[str, Any]) -> str:
     """A benchmark's bar in words, with whether its ratio misses it."""
+    return _bar_in_words(facts["ratio"], facts["bar"], facts.get("bar_is", "at least"))
+
+
+def tuned_bar_in_words(facts: Mapping[str, Any]) -> str:
+    """The same of the ratio to the tuned peer."""
+    return _bar_in_words(facts["tuned"], facts["tuned_bar"])
+
+
+def _bar_in_words(ratio: float, bar: float, bar_is: str = "at least") -> str:
     missed = ratio > bar if bar_is == "at most" else ratio < bar
     return f"{bar_is} {bar:g}{', missed' if missed else ''}"
 
 
-def benchmark_table(path: Path) -> WideTable:
-    """What pytest-benchmark wrote with ``--benchmark-json``: medians, and the ratios that this suite's tests add.
+def benchmark_tables(path: Path) -> list[WideTable]:
+    """What pytest-benchmark wrote with ``--benchmark-json``: the ratios to peers, and all medians and ratios.
 
     Raises:
         UserError: no such file, or another kind of file.
@@ -326,15 +336,10 @@ def benchmark_table(path: Path) -> WideTable:
     try:
         content = json.loads(path.read_text())
         machine = content["machine_info"]["cpu"].get("brand_raw", "an unknown processor")
-        rows = []
-        for benchmark in sorted(content["benchmarks"], key=lambda b: (b["group"] or "", b["name"])):
-            stats, extra = benchmark["stats"], benchmark["extra_info"]
-            quartiles = [1000 * stats[name] for name in ("q1", "median", "q3")]
-            cells = {"ms": _cell_of(quartiles[1], "{1:.0f} [{0:.0f}, {2:.0f}]".format(*quartiles))}
-            if "ratio" in extra:
-                cells["ratio"] = _cell_of(extra["ratio"], f"{extra['ratio']:.3g}")
-                cells["bar"] = _cell_of(extra["bar"], bar_in_words(**extra))
-            rows.append(Row(extra.get("of", benchmark["name"]), {}, cells))
+        of = f"benchmarks of {content.get('datetime', 'an unknown day')[:16]} on {machine}"
+        measured = sorted(content["benchmarks"], key=lambda b: (b["group"] or "", b["name"]))
+        rows = [_benchmark_row(benchmark) for benchmark in measured]
+        peers = [_peer_row(benchmark["extra_info"]) for benchmark in measured if "tuned" in benchmark["extra_info"]]
     except OSError as error:
         raise UserError(f"--benchmark-json names a file; {path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -342,16 +347,47 @@ def benchmark_table(path: Path) -> WideTable:
             f"--benchmark-json takes a file that pytest-benchmark wrote; {path} is none. Write one with "
             "`tox -e benchmarks`, which says where it is."
         ) from error
-    return WideTable(
+    every = WideTable(
         name="benchmarks",
-        title=f"benchmarks of {content.get('datetime', 'an unknown day')[:16]} on {machine}",
-        benches=("ms", "ratio", "bar"),
+        title=of,
+        benches=("ms", "ratio", "bar", "tuned", "bar of tuned"),
         rows=tuple(rows),
         published=(),
         notes=(
             "ms: median over rounds [lower and upper quartile] of the second of the two, or of the one that is named.",
             "ratio: of the first to the second, taken by turns in one run: of their times, or of what the name says. "
-            "bar: what it should be.",
+            "bar: what it should be. tuned: the same ratio of a peer with the suite's layout and allocator.",
         ),
         row_name="benchmark",
     )
+    against_peers = WideTable(
+        name="peers",
+        title=f"times as fast as peers, {of}",
+        benches=(_AS_WRITTEN, _TUNED),
+        rows=tuple(peers),
+        published=(),
+        notes=(f"{_TUNED}: with the channels innermost, and freed memory kept. All sides took turns in one run.",),
+        row_name="work: peer / suite",
+    )
+    return [against_peers, every] if peers else [every]
+
+
+_AS_WRITTEN, _TUNED = "as its users write it", "tuned as the suite is"
+
+
+def _benchmark_row(benchmark: Mapping[str, Any]) -> Row:
+    stats, facts = benchmark["stats"], benchmark["extra_info"]
+    quartiles = [1000 * stats[name] for name in ("q1", "median", "q3")]
+    cells = {"ms": _cell_of(quartiles[1], "{1:.0f} [{0:.0f}, {2:.0f}]".format(*quartiles))}
+    if "ratio" in facts:
+        cells["ratio"] = _cell_of(facts["ratio"], f"{facts['ratio']:.3g}")
+        cells["bar"] = _cell_of(facts["bar"], bar_in_words(facts))
+    if "tuned" in facts:
+        cells["tuned"] = _cell_of(facts["tuned"], f"{facts['tuned']:.3g}")
+        cells["bar of tuned"] = _cell_of(facts["tuned_bar"], tuned_bar_in_words(facts))
+    return Row(facts.get("of", benchmark["name"]), {}, cells)
+
+
+def _peer_row(facts: Mapping[str, Any]) -> Row:
+    ratios = {_AS_WRITTEN: facts.get("ratio"), _TUNED: facts["tuned"]}
+    return Row(facts["of"], {}, {name: _cell_of(r, f"{r:.2f}") for name, r in ratios.items() if r is not None})

@@ -1074,3 +1074,25 @@ def test_a_difference_that_is_nothing_has_no_sign() -> None:
     assert wording.number_text(-1e-9, "nats per query") == "0.0000"
     assert wording.number_text(-1e-9, "fraction") == "0.00"
     assert wording.number_text(-0.5, "fraction") == "-50.00"
+
+
+def test_rows_name_the_cost_of_their_training():
+    def trained(seed: int = 0, method: str = "alpha", parameters: int = 10, **training: float) -> Record:
+        return make_record(seed=seed, method=method, parameters=parameters, training=training)
+
+    records = [
+        trained(tasks_seen=9600, seconds=80.0),
+        trained(1, tasks_seen=9600, seconds=400.0),
+        trained(method="beta", tasks_seen=700, seconds=4.4),
+        trained(method="gamma", parameters=0, tasks_seen=700, seconds=1.0),  # has nothing to train
+    ]
+    (table,) = wide_tables(records, [])
+    assert {row.label: row.attributes["trained"] for row in table.rows} == {
+        "alpha": "9,600 tasks, 80 s–7 min",  # noqa: RUF001
+        "beta": "700 tasks, 4 s",
+        "gamma": "",
+    }
+    assert any(note.startswith("trained: training tasks seen") for note in table.notes)
+    assert "| 700 tasks, 4 s |" in to_markdown(table)
+    (unknown,) = wide_tables([make_record()], [])
+    assert "| trained |" not in to_markdown(unknown)
