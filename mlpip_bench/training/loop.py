@@ -17,6 +17,8 @@ from torch import Tensor
 from mlpip_bench.evaluation.metrics import Metric
 from mlpip_bench.evaluation.predict import ZeroProbabilityError, predict, score
 from mlpip_bench.inference.method import Method, TrainingPlan
+from mlpip_bench.nn.backbone import features_in_one_pass
+from mlpip_bench.tasks.batch import TaskBatch
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.training.checkpoints import TrainingState, add_environment, load_checkpoint, restore, save_checkpoint
 from mlpip_bench.utils import interrupts
@@ -97,7 +99,7 @@ def train(
             for group in optimizer.param_groups:
                 group["lr"] = plan.rate(state.iteration)
             method.train()
-            loss = method.loss(training.batch(state.iteration * plan.tasks_per_batch, plan.tasks_per_batch))
+            loss = loss_of(method, training.batch(state.iteration * plan.tasks_per_batch, plan.tasks_per_batch))
             if not (isinstance(loss, Tensor) and loss.dim() == 0 and (loss.requires_grad or not trainable)):
                 came = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
                 raise TrialError(
@@ -121,10 +123,18 @@ def train(
     return state
 
 
+def loss_of(method: Method[Any], batch: TaskBatch) -> Float[Tensor, ""]:
+    """The loss of a training step, for which a GPU takes support sets and queries through the backbone at once."""
+    with features_in_one_pass(method, batch):
+        return method.loss(batch)
+
+
 def optimizer_of(method: Method[Any], plan: TrainingPlan) -> torch.optim.Optimizer:
     """The optimizer of a training run, also of a method that has nothing to train."""
     parameters: list[Tensor] = list(method.parameters()) or [torch.zeros(0)]
-    more = {"momentum": plan.momentum} if plan.optimizer == "SGD" else {}
+    more: dict[str, Any] = {"momentum": plan.momentum} if plan.optimizer == "SGD" else {}
+    if parameters[0].device.type == "cuda":  # the update of all parameters by one kernel, without waiting for the GPU
+        more |= {"fused": True} if plan.optimizer == "SGD" else {"fused": True, "capturable": True}
     plugin: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, plan.optimizer)
     return plugin(parameters, lr=plan.rate(0), weight_decay=plan.weight_decay, **more)
 

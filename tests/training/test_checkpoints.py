@@ -168,3 +168,22 @@ def test_a_run_that_goes_on_elsewhere_says_so_and_its_record_names_both(tmp_path
     first_, then = record.training["environments"]
     assert (first_["iteration"], then["iteration"], then["build"]) == (0, 2, "another")
     assert any("goes on elsewhere" in line and "build another in place of" in line for line in Recording.said)
+
+
+@pytest.mark.parametrize("then", [{"fused": True}, {}])
+def test_training_goes_on_where_updates_are_computed_in_another_way(then, tmp_path):
+    method, path = make_method("protonets"), tmp_path / "c.pt"
+    fused = torch.optim.Adam(method.parameters(), lr=0.01, weight_decay=0.0, **({} if then else {"fused": True}))
+    sum(p.square().sum() for p in method.parameters()).backward()
+    fused.step()
+    save_checkpoint(TrainingState(1, method.state_dict(), fused.state_dict(), key="mine"), path)
+    other = make_method("protonets")
+    plain = torch.optim.Adam(other.parameters(), lr=0.01, weight_decay=0.0, **then)
+    restore(load_checkpoint(path, "mine"), path, other, plain)
+    assert bool(plain.param_groups[0]["fused"]) == bool(then)
+    for model, optimizer in ((method, fused), (other, plain)):
+        optimizer.zero_grad()
+        sum(p.square().sum() for p in model.parameters()).backward()
+        optimizer.step()
+    for ours, theirs in zip(method.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
