@@ -16,7 +16,7 @@ from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.status import Standing
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.training.checkpoints import iterations_done
-from mlpip_bench.training.loop import descend, loss_of, optimizer_of
+from mlpip_bench.training.steps import descend, loss_of, optimizer_of
 from mlpip_bench.utils.device import most_resident_bytes
 from mlpip_bench.utils.progress import Reporter
 from mlpip_bench.utils.timers import Stopwatch, peak_bytes

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 from mlpip_bench.evaluation.predict import predict
 from mlpip_bench.execution.trial import Trial
-from mlpip_bench.training.loop import descend, loss_of, optimizer_of
+from mlpip_bench.training.steps import descend, loss_of, optimizer_of
 from mlpip_bench.utils.device import keep_freed_memory
 from mlpip_bench.utils.errors import UserError, one_line
 from mlpip_bench.utils.files import write_atomically

@@ -12,7 +12,7 @@ from builders import make_config, make_method
 from mlpip_bench.execution import measuring, planning
 from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.training.checkpoints import TrainingState, add_environment, load_checkpoint, restore, save_checkpoint
-from mlpip_bench.training.loop import optimizer_of
+from mlpip_bench.training.steps import optimizer_of
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.progress import Quiet
 
