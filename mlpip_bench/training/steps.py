@@ -22,7 +22,7 @@ Replay = Callable[[], Float[Tensor, ""]]
 _STEPS_BEFORE = 3
 """Steps before a graph is captured, in which libraries choose their kernels and the optimizer makes its state."""
 _LARGEST_DIFFERENCE = 0.05
-"""Of the state after a replay from that after the step itself, as a share of how far the step goes."""
+"""Of the parameters after a replay from those after the step itself, as a share of how far the step goes."""
 
 
 class Step(Protocol):
@@ -154,8 +154,13 @@ class GraphedStep:
             tensor.copy_(value)
         torch.manual_seed(seed)
         loss = self.eager(batch, rate)
-        moved = sum(((now - then).double().square().sum() for now, then in zip(state, before, strict=True)), 0.0)
-        wrong = sum(((now - then).double().square().sum() for now, then in zip(state, of_graph, strict=True)), 0.0)
+        # Of the parameters, which come first; the optimizer's counts of its steps would outweigh what these move by.
+        parameters = len(list(self.eager.method.parameters()))
+        moves = [
+            torch.stack([now - then, now - other]).double().flatten(1).square().sum(1)
+            for now, then, other in zip(state[:parameters], before[:parameters], of_graph[:parameters], strict=True)
+        ]
+        moved, wrong = torch.stack(moves).sum(0)
         if not (wrong <= _LARGEST_DIFFERENCE**2 * moved and torch.isclose(loss_of_graph, loss, rtol=1e-3, atol=1e-5)):
             self._refuse("gives other numbers as one")
         return loss

@@ -69,6 +69,18 @@ def frozen_noise(eager, work):
     return replay
 
 
+def half_a_step(eager, work):
+    def replay():
+        loss = work()
+        with torch.no_grad():
+            for parameter, kept in zip(eager.method.parameters(), half_a_step.before, strict=True):
+                parameter.copy_((parameter + kept) / 2)
+        return loss
+
+    half_a_step.before = [p.detach().clone() for p in eager.method.parameters()]
+    return replay
+
+
 def nothing_moves(eager, work):
     return lambda: torch.zeros(())
 
@@ -79,7 +91,13 @@ def cannot(eager, work):
 
 @pytest.mark.parametrize(
     ("capture", "reason"),
-    [(frozen_tasks, "gives other numbers"), (frozen_noise, "other numbers"), (nothing_moves, "other"), (cannot, "not")],
+    [
+        (frozen_tasks, "gives other numbers"),
+        (frozen_noise, "other numbers"),
+        (nothing_moves, "other"),
+        (half_a_step, "other"),
+        (cannot, "not"),
+    ],
 )
 def test_a_graph_that_is_not_the_step_is_left_with_one_message(capture, reason):
     said = []
