@@ -7,13 +7,15 @@ import pytest
 import torch
 from training.test_loop import streams
 
-from builders import backbone, in_float64, make_method
+from builders import backbone, in_float64, invoke, make_config, make_method
 from mlpip_bench.evaluation.metrics import ACCURACY, NLL
+from mlpip_bench.execution import planning
 from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.tasks.images import TaskStream
 from mlpip_bench.training import checkpoints, loop, steps
 from mlpip_bench.training.steps import EagerStep, GraphedStep, optimizer_of, step_of
 from mlpip_bench.utils.errors import TrialError
+from mlpip_bench.utils.numerics import Numerics
 
 SPEC = backbone("conv4", (1, 8, 8), blocks=2, channels=4, dropout=0.2)
 PLAN = TrainingPlan(
@@ -164,6 +166,18 @@ def test_training_is_the_same_however_losses_are_read(every, tmp_path, monkeypat
     together = run("b.pt")
     assert together.history == one_by_one.history
     assert all(torch.equal(value, together.model[key]) for key, value in one_by_one.model.items())
+
+
+def test_the_option_is_in_no_key_and_refused_where_there_is_no_gpu(tmp_path):
+    config = make_config(methods=("protonets",), benches=("omni5w1s",), device="cpu")
+    (plain,) = planning.plan_trials(config)
+    (without,) = planning.plan_trials(dataclasses.replace(config, numerics=Numerics(graph="off")))
+    assert (plain.key, plain.training_key, plain.config) == (without.key, without.training_key, without.config)
+    command = ("run", "--methods", "protonets", "--bench", "omni5w1s", "--device", "cpu", "--results", tmp_path)
+    refused = invoke(*command, "--graph", "on")
+    assert refused.exit_code == 2
+    assert "graph on is a matter of CUDA GPUs" in " ".join(refused.output.split())
+    assert "off, on" in " ".join(invoke(*command, "--graph", "yes").output.split())
 
 
 @needs_gpu
