@@ -45,7 +45,7 @@ from mlpip_bench.utils.settings import with_values
 
 _OF_MODEL = (
     "norm", "backbone", "preset", "iterations", "test_tasks", "queries",
-    "source", "data_root", "data", "device", "precision", "compile",
+    "source", "data_root", "data", "device", "precision", "compile", "graph",
 )  # fmt: skip
 """Options of ``run`` that say what one model is, and how it is tested."""
 
@@ -263,7 +263,7 @@ def fit(
             that is not registered has none, since nothing says whether it has changed since.
         reporter: shows progress; None for none.
         more: further options of ``run``: ``norm``, ``backbone``, ``preset``, ``iterations``, ``test_tasks``,
-            ``queries``, ``data_root``, ``source``, ``data``, ``device``, ``precision``, ``compile``.
+            ``queries``, ``data_root``, ``source``, ``data``, ``device``, ``precision``, ``compile``, ``graph``.
 
     Raises:
         UserError: what was asked for cannot be done.

@@ -39,7 +39,7 @@ from mlpip_bench.evaluation.metrics import Metric
 from mlpip_bench.evaluation.protocol import Contender, SideBySideProtocol, scores_of
 from mlpip_bench.records.record import Scores
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
-from mlpip_bench.training.loop import descend, optimizer_of
+from mlpip_bench.training.steps import descend, optimizer_of
 from mlpip_bench.utils.errors import TrialError, one_line
 from mlpip_bench.utils.process_state import ProcessState
 from mlpip_bench.utils.progress import Reporter

@@ -131,6 +131,12 @@ def run(
             rich_help_panel=_EXECUTION,
         ),
     ] = _D["compile"],
+    graph: Annotated[
+        str,
+        typer.Option(
+            help="Whether a training step is a CUDA graph: auto (on a GPU), on, off.", rich_help_panel=_EXECUTION
+        ),
+    ] = _D["graph"],
     jobs: Annotated[
         int, typer.Option(help="Trials at once, each in a process of its own.", rich_help_panel=_EXECUTION)
     ] = _D["jobs"],

@@ -16,7 +16,7 @@ from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.status import Standing
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.training.checkpoints import iterations_done
-from mlpip_bench.training.loop import descend, optimizer_of
+from mlpip_bench.training.steps import descend, loss_of, optimizer_of
 from mlpip_bench.utils.device import most_resident_bytes
 from mlpip_bench.utils.progress import Reporter
 from mlpip_bench.utils.timers import Stopwatch, peak_bytes
@@ -75,7 +75,7 @@ def _estimate(trial: Trial, protocols: Sequence[str], reached: int, held: int) -
 
     def train_step() -> None:
         method.train()
-        descend(method.loss(streams["train"].batch(0, plan.tasks_per_batch)), optimizer, plan.clip_norm)
+        descend(loss_of(method, streams["train"].batch(0, plan.tasks_per_batch)), optimizer, plan.clip_norm)
 
     validations = plan.iterations // plan.validate_every - reached // plan.validate_every
     with trial.numerics.applied(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

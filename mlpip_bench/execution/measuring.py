@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mlpip_bench import registry
 from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.evaluation.keeping import to_keep
@@ -25,6 +23,7 @@ from mlpip_bench.records.record import Model, PredictionsFile, Record, Scores
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.training.checkpoints import State, TrainingState, add_environment, iterations_done, load_checkpoint
 from mlpip_bench.training.loop import train
+from mlpip_bench.training.steps import uses_graph
 from mlpip_bench.utils.device import environment
 from mlpip_bench.utils.errors import TrialError, UserError, message_in_one_line, one_line
 from mlpip_bench.utils.progress import Reporter
@@ -97,7 +96,7 @@ def train_trial(
     if afresh and start == trial.plan.iterations:
         checkpoint.unlink()  # an unfinished one belongs to this very command, which was interrupted
         start = 0
-    here = _where(trial.device)
+    here = _where(trial)
     if 0 < start < trial.plan.iterations:
         reporter.say(f"{trial.title}: goes on from iteration {start}")
         if changed := add_environment(load_checkpoint(checkpoint), here):
@@ -116,15 +115,19 @@ def train_trial(
             checkpoint=checkpoint,
             key=trial.training_key,
             environment=here,
+            graph=trial.numerics.graph,
+            say=lambda message: reporter.say(f"{trial.title}: {message}"),
             step=step,
         )
     return method, trained, streams
 
 
-def _where(device: torch.device) -> dict[str, Any]:
+def _where(trial: Trial) -> dict[str, Any]:
     """What numbers of training depend on, of the machine and the code."""
-    found = environment(device)
-    return {**{name: found[name] for name in ("torch", "numba", "threads", "processor", "gpu")}, "build": engine_code()}
+    found = environment(trial.device)
+    graph = {"graph": trial.numerics.graph} if uses_graph(trial.numerics.graph, trial.device) else {}
+    named = {name: found[name] for name in ("torch", "numba", "threads", "processor", "gpu")}
+    return {**named, **graph, "build": engine_code()}
 
 
 def measure_side_by_side(

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 from mlpip_bench.evaluation.predict import predict
 from mlpip_bench.execution.trial import Trial
-from mlpip_bench.training.loop import descend, optimizer_of
+from mlpip_bench.training.steps import descend, loss_of, optimizer_of
 from mlpip_bench.utils.device import keep_freed_memory
 from mlpip_bench.utils.errors import UserError, one_line
 from mlpip_bench.utils.files import write_atomically
@@ -152,7 +152,7 @@ def profile_trial(trial: Trial, folder: Path, reporter: Reporter) -> list[Profil
     def train_step() -> None:
         """As the loop in ``train``, drawing of the tasks included."""
         method.train()
-        descend(method.loss(streams["train"].batch(next(firsts), plan.tasks_per_batch)), optimizer, plan.clip_norm)
+        descend(loss_of(method, streams["train"].batch(next(firsts), plan.tasks_per_batch)), optimizer, plan.clip_norm)
 
     def test_step() -> None:
         predict(method, streams["test"], test_tasks)

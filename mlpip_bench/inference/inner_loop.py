@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from mlpip_bench.nn import accelerator
 from mlpip_bench.utils.errors import TrialError
 
 Parameters = Mapping[str, Tensor]
@@ -73,14 +74,31 @@ def _descend(
         gradients = torch.autograd.grad(
             loss(forward), tuple(moving.values()), create_graph=second_order, allow_unused=True
         )
-        for (name, value), gradient in zip(moving.items(), gradients, strict=True):
-            if gradient is None:
-                raise TrialError(
-                    f"the inner loss must depend on every parameter that is adapted; it does not on {name}. Use it in "
-                    "the network, or freeze it with requires_grad_(False)."
-                )
-            current[name] = value - (rate[name] if isinstance(rate, Mapping) else rate) * gradient
+        known = {name: gradient for name, gradient in zip(moving, gradients, strict=True) if gradient is not None}
+        if missing := [name for name in moving if name not in known]:
+            raise TrialError(
+                "the inner loss must depend on every parameter that is adapted; it does not on "
+                f"{missing[0]}. Use it in the network, or freeze it with requires_grad_(False)."
+            )
+        current.update(_stepped(moving, known, rate))
     return current
+
+
+def _stepped(parameters: Parameters, gradients: Parameters, rate: Rate) -> dict[str, Tensor]:
+    """Parameters after one step; as one vector where starting an operation takes longer than the operation."""
+    if not parameters or not accelerator.usable(next(iter(parameters.values()))):
+        return {
+            name: value - (rate[name] if isinstance(rate, Mapping) else rate) * gradients[name]
+            for name, value in parameters.items()
+        }
+    flat_rate = _flat({n: rate[n].expand_as(p) for n, p in parameters.items()}) if isinstance(rate, Mapping) else rate
+    flat = _flat(parameters) - flat_rate * _flat(gradients)
+    parts = flat.split([value.numel() for value in parameters.values()])
+    return {name: part.view(value.shape) for (name, value), part in zip(parameters.items(), parts, strict=True)}
+
+
+def _flat(tensors: Parameters) -> Tensor:
+    return torch.cat([tensor.reshape(-1) for tensor in tensors.values()])
 
 
 def _descend_higher(

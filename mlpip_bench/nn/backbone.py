@@ -12,7 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from mlpip_bench.nn import accelerator
 from mlpip_bench.nn.normalization import Normalization, Statistics
+from mlpip_bench.tasks.batch import TaskBatch
 from mlpip_bench.utils.choices import NormMode
 from mlpip_bench.utils.numerics import backbone_autocast
 from mlpip_bench.utils.settings import NoSettings, as_json
@@ -49,6 +51,7 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
         self.check(input_shape, settings)
         self.input_shape, self.settings, self.norm_mode, self.dropout = input_shape, settings, norm, dropout
         self._kept: dict[tuple[int, ...], tuple[_Features, tuple[object, ...]]] | None = None  # see features_once
+        self._pass: _OnePass | None = None  # see features_in_one_pass
 
     @classmethod
     def check(cls, input_shape: InputShape, settings: Any) -> None:
@@ -75,6 +78,14 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
             :class:`~mlpip_bench.nn.normalization.Normalization`, in the order of ``modules()``.
         """
 
+    def forward_both(self, support_x: Tensor, query_x: Tensor) -> tuple[_Features, _Features]:
+        """Features of support sets and queries, each with the moments that :meth:`move_averages` takes.
+
+        A network that can do more than one after the other in less time overrides it; the numbers are the same.
+        """
+        features, statistics = self.forward(support_x)
+        return (features, statistics), self.forward(query_x, statistics)
+
     def move_averages(self, statistics: Statistics) -> None:
         """Move the running averages of all layers, in training and where there are such: once a pass over a batch."""
         if self.training and self.norm_mode == "running":
@@ -91,7 +102,7 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
             track: whether this pass may move running averages; not where it is one of many over a batch.
         """
         if self._kept is None or torch.is_grad_enabled():
-            computed = self._compute(x, support)
+            computed = self._compute(x, support) if self._pass is None else self._pass.features(x, support)
             if track:
                 self.move_averages(computed[1])
             return computed
@@ -106,6 +117,46 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
         with backbone_autocast(x.device):
             features, statistics = super().__call__(x, support)
         return features.to(x.dtype), statistics
+
+
+class _OnePass:
+    """The features of a batch's queries, kept from the pass over its support sets until they are asked for."""
+
+    def __init__(self, backbone: Backbone, batch: TaskBatch) -> None:
+        self.backbone, self.batch = backbone, batch
+        self.parameters = tuple(backbone.parameters())
+        self.statistics: Statistics | None = None
+        self.of_queries: _Features | None = None
+
+    def features(self, x: Tensor, support: Statistics | None) -> _Features:
+        """Those of a backbone; of the support sets, or the queries, of the batch where nothing else came between."""
+        support_x, query_x = self.batch.support.x, self.batch.query.x
+        own = all(now is then for now, then in zip(self.backbone.parameters(), self.parameters, strict=True))
+        if own and x is support_x and support is None:
+            with backbone_autocast(x.device):
+                (features, self.statistics), (of_queries, moments) = self.backbone.forward_both(support_x, query_x)
+            self.of_queries = of_queries.to(x.dtype), moments
+            return features.to(x.dtype), self.statistics
+        if own and x is query_x and self.of_queries is not None and support is self.statistics:
+            return self.of_queries
+        return self.backbone._compute(x, support)
+
+
+@contextlib.contextmanager
+def features_in_one_pass(module: nn.Module, batch: TaskBatch) -> Iterator[None]:
+    """Within, the features of a batch's queries are computed together with those of its support sets.
+
+    Not on a CPU, which is faster a task at a time; and not under other parameters than the module's own.
+    """
+    used = accelerator.usable(batch.support.x) and batch.support.x.shape[2:] == batch.query.x.shape[2:]
+    backbones = [part for part in module.modules() if isinstance(part, Backbone)] if used else []
+    for backbone in backbones:
+        backbone._pass = _OnePass(backbone, batch)
+    try:
+        yield
+    finally:
+        for backbone in backbones:
+            backbone._pass = None
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from mlpip_bench.utils.choices import NormMode
 
-_EPSILON = 1e-5
+EPSILON = 1e-5
 MOMENTUM = 0.1
 """What a move of running averages takes from the batch."""
 
@@ -135,7 +135,7 @@ class Normalization(nn.Module):
 
     def folded(self, by: Moments, scale: Tensor) -> tuple[Tensor, Tensor]:
         """Factor and offset of the one multiply-add that statistics and affine parameters come to."""
-        factor = _of_task(scale) * torch.rsqrt(by.variance + _EPSILON)
+        factor = _of_task(scale) * torch.rsqrt(by.variance + EPSILON)
         return factor, _of_task(self.shift) - by.mean * factor
 
     def _task_norm(self, x: Tensor, support: Moments | None) -> tuple[Moments, Moments]:

@@ -35,6 +35,16 @@ class TaskIndices:
     support_y: Int[Tensor, "task point"]
     query_y: Int[Tensor, "task point"]
 
+    def to(self, device: torch.device) -> TaskIndices:
+        """The points on a device, by one copy that nobody waits for; the classes stay where they are."""
+        if device.type == "cpu":
+            return self
+        parts = (self.support, self.query, self.support_y, self.query_y)
+        packed = torch.cat(parts, 1)
+        packed = packed.pin_memory() if device.type == "cuda" else packed
+        moved = packed.to(device, non_blocking=True).split([part.shape[1] for part in parts], 1)
+        return TaskIndices(self.classes, *moved)
+
 
 class ImagePool:
     """A split's images in memory on a device, from which tasks are cut by vectorized indexing.
@@ -154,6 +164,7 @@ class TaskStream:
         self.seed = seed
         self.device = pool.device
         self._block = functools.lru_cache(maxsize=3)(self._start_block)
+        self._drawn = functools.lru_cache(maxsize=2)(self._wait_for_block)
 
     def reshaped(self, shape: TaskShape, *seed: str | int) -> TaskStream:
         """Another stream of tasks out of the same pool."""
@@ -162,11 +173,15 @@ class TaskStream:
     def _start_block(self, block: int) -> Future[TaskIndices]:
         return _DRAWING.submit(self.pool.draw, self.shape, BLOCK, block_generator(self.seed, block))
 
+    def _wait_for_block(self, block: int) -> TaskIndices:
+        # Not copied by the thread that draws: while a CUDA graph is captured, no other thread may use the GPU.
+        return self._block(block).result().to(self.device)
+
     def indices(self, first: int, tasks: int) -> TaskIndices:
-        """Classes and images of tasks ``first .. first+tasks-1``."""
+        """Classes and images of tasks ``first .. first+tasks-1``, in memory of their own."""
         parts = []
         for block, rows in blocks(first, tasks):
-            drawn = self._block(block).result()
+            drawn = self._drawn(block)
             self._block(block + 1)  # drawn while this one is used
             parts.append([getattr(drawn, field.name)[rows] for field in dataclasses.fields(drawn)])
         return TaskIndices(*(torch.cat(columns) for columns in zip(*parts, strict=True)))

@@ -20,6 +20,9 @@ from mlpip_bench.utils.files import open_file, write_atomically
 
 State = dict[str, Tensor]
 
+_HOW = ("foreach", "fused", "capturable")
+"""Settings of an optimizer that change the operations of an update, and not what it is."""
+
 
 @dataclass
 class TrainingState:
@@ -102,12 +105,15 @@ def restore(state: TrainingState, path: Path, method: nn.Module, optimizer: torc
     Raises:
         UserError: it does not fit them.
     """
-    # Of each group of parameters, but for what the loop sets at each step.
-    settings = [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in optimizer.param_groups]
+    # Of each group of parameters, but for what the loop sets at each step, and for how the update is computed.
+    settings = [{k: v for k, v in g.items() if k not in ("params", "lr", *_HOW)} for g in optimizer.param_groups]
+    how = [{k: v for k, v in g.items() if k in _HOW} for g in optimizer.param_groups]
     try:
         method.load_state_dict(state.best_model or state.model)  # what is wrong with it is to be known now
         method.load_state_dict(state.model)
-        optimizer.load_state_dict(state.optimizer)
+        found = state.optimizer["param_groups"]
+        groups = [{**group, **ours} for group, ours in zip(found, how, strict=True)]
+        optimizer.load_state_dict({**state.optimizer, "param_groups": groups})
         for wanted, group in zip(settings, optimizer.param_groups, strict=True):
             if other := [name for name, value in wanted.items() if group.get(name, value) != value]:
                 raise ValueError(f"its optimizer has another {other[0]}")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from mlpip_bench.evaluation.metrics import Metric
@@ -19,12 +18,16 @@ from mlpip_bench.evaluation.predict import ZeroProbabilityError, predict, score
 from mlpip_bench.inference.method import Method, TrainingPlan
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.training.checkpoints import TrainingState, add_environment, load_checkpoint, restore, save_checkpoint
+from mlpip_bench.training.steps import optimizer_of, step_of
 from mlpip_bench.utils import interrupts
+from mlpip_bench.utils.choices import Graph
 from mlpip_bench.utils.errors import TrialError, UserError
-from mlpip_bench.utils.progress import Step
+from mlpip_bench.utils.progress import Quiet, Step
 from mlpip_bench.utils.seeding import seed_from
 
 _CHECKPOINT_SECONDS = 20.0
+_STEPS_BETWEEN_READS = {"cuda": 50}
+"""Of losses, each of which a GPU would otherwise have to be waited for; 1 elsewhere."""
 
 
 def train(
@@ -38,6 +41,8 @@ def train(
     checkpoint: Path,
     key: str = "",
     environment: Mapping[str, Any] | None = None,
+    graph: Graph = "off",
+    say: Callable[[str], object] | None = None,
     step: Step | None = None,
 ) -> TrainingState:
     """Meta-train a method, from the last checkpoint if there is one.
@@ -57,6 +62,8 @@ def train(
         checkpoint: file that is written every 20 seconds, at each validation, at the end, and before a signal ends it.
         key: hash of all that decides the trained model; a checkpoint of another key is refused.
         environment: what the checkpoint is to say of the machine from here on.
+        graph: whether a step is a CUDA graph, as of :class:`~mlpip_bench.utils.numerics.Numerics`.
+        say: called with a message for the user.
         step: called with the iterations done, the loss and the last validation.
 
     Raises:
@@ -65,7 +72,6 @@ def train(
         UserError: the checkpoint is damaged, does not fit, or cannot be written.
     """
     optimizer = optimizer_of(method, plan)
-    trainable = any(True for _ in method.parameters())
     state = load_checkpoint(checkpoint, key) if checkpoint.exists() else _start(method, optimizer, key)
     restore(state, checkpoint, method, optimizer)
     if state.iteration > plan.iterations:
@@ -79,8 +85,22 @@ def train(
     before, began = state.seconds, time.monotonic()
     saved = began
 
+    take_step = step_of(method, optimizer, plan, graph=graph, device=device, say=say or Quiet().say)
+    unread: list[tuple[int, Tensor]] = []
+    value = math.nan
+
+    def read() -> None:
+        """The losses of the last steps at once: what follows an update is kept only if all are finite."""
+        nonlocal value
+        losses = torch.stack([loss for _, loss in unread]).tolist() if unread else []
+        for (iteration, _), value in zip(unread, losses, strict=True):
+            if not math.isfinite(value):
+                raise TrialError(_not_finite(f"the loss ({value})", iteration, checkpoint))
+        unread.clear()
+
     def save() -> None:
         nonlocal saved
+        read()
         # A copy: state_dict() is a view of the live parameters.
         state.model, state.optimizer = copy.deepcopy(method.state_dict()), optimizer.state_dict()
         # Training does not read running statistics, so its loss would not show what is wrong with them.
@@ -94,21 +114,15 @@ def train(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), interrupts.held():
         while state.iteration < plan.iterations:
             torch.manual_seed(seed_from("noise", seed, state.iteration))
-            for group in optimizer.param_groups:
-                group["lr"] = plan.rate(state.iteration)
             method.train()
-            loss = method.loss(training.batch(state.iteration * plan.tasks_per_batch, plan.tasks_per_batch))
-            if not (isinstance(loss, Tensor) and loss.dim() == 0 and (loss.requires_grad or not trainable)):
-                came = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
-                raise TrialError(
-                    f"loss must return a scalar tensor with a gradient; {type(method).__name__}'s is {came}."
-                )
-            if not math.isfinite(value := loss.item()):
-                raise TrialError(_not_finite(f"the loss ({value})", state.iteration, checkpoint))
-            descend(loss, optimizer, plan.clip_norm)
+            batch = training.batch(state.iteration * plan.tasks_per_batch, plan.tasks_per_batch)
+            unread.append((state.iteration, take_step(batch, plan.rate(state.iteration))))
+            if len(unread) >= _STEPS_BETWEEN_READS.get(device.type, 1):
+                read()
             state.iteration += 1 if state.model else plan.iterations
             last = state.iteration == plan.iterations
             if last or state.iteration % plan.validate_every == 0:
+                read()
                 _validate(state, method, validation, plan.validation_tasks, metrics, value)
                 state.seconds_at[state.iteration] = before + time.monotonic() - began
                 save()
@@ -120,24 +134,6 @@ def train(
                 save()
                 interrupts.check()
     return state
-
-
-def optimizer_of(method: Method[Any], plan: TrainingPlan) -> torch.optim.Optimizer:
-    """The optimizer of a training run, also of a method that has nothing to train."""
-    parameters: list[Tensor] = list(method.parameters()) or [torch.zeros(0)]
-    more = {"momentum": plan.momentum} if plan.optimizer == "SGD" else {}
-    plugin: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, plan.optimizer)
-    return plugin(parameters, lr=plan.rate(0), weight_decay=plan.weight_decay, **more)
-
-
-def descend(loss: Float[Tensor, ""], optimizer: torch.optim.Optimizer, clip_norm: float = 0.0) -> None:
-    """One step; none where the loss has no gradient. A ``clip_norm`` above 0 is the gradient's largest length."""
-    if loss.requires_grad:
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        if clip_norm:
-            torch.nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], clip_norm)
-        optimizer.step()
 
 
 def _start(method: Method[Any], optimizer: torch.optim.Optimizer, key: str) -> TrainingState:

@@ -12,6 +12,7 @@ DEFAULT_NORM: NormMode = "metabn"
 
 Precision = Literal["float32", "tf32", "bf16"]
 Compile = Literal["off", "default", "reduce-overhead"]
+Graph = Literal["auto", "on", "off"]
 
 SourceChoice = Literal["auto", "real", "procedural"]
 """Real data where it is found, else the stand-in; or one of the two."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, get_args
 
-from mlpip_bench.utils.choices import Compile, Precision
+from mlpip_bench.utils.choices import Compile, Graph, Precision
 from mlpip_bench.utils.errors import UserError, unknown_name
+from mlpip_bench.utils.settings import NO_KEY
 
 if TYPE_CHECKING:
     import torch
@@ -36,10 +37,13 @@ class Numerics:
             features (heads, posteriors, likelihoods, scores) are float32 or float64 in any case.
         compile: mode of ``torch.compile`` for what is done to a test task; ``reduce-overhead`` is CUDA graphs on a GPU.
             Training is never compiled, since torch does not compile second derivatives.
+        graph: whether a training step is a CUDA graph; ``auto`` is yes on a GPU. Its numbers are the same, so it is no
+            part of a key.
     """
 
     precision: Precision = "float32"
     compile: Compile = "off"
+    graph: Graph = field(default="auto", metadata={NO_KEY: True})
 
     def check(self, device: torch.device) -> None:
         """Make sure that a device can do it.
@@ -50,11 +54,12 @@ class Numerics:
         for name, value, known in (
             ("precision", self.precision, get_args(Precision)),
             ("compile", self.compile, get_args(Compile)),
+            ("graph", self.graph, get_args(Graph)),
         ):
             if value not in known:
                 raise unknown_name(name, value, known)
-        for option in (self.precision, self.compile):
-            if option in ("tf32", "reduce-overhead") and device.type != "cuda":
+        for option in (self.precision, self.compile, f"graph {self.graph}"):
+            if option in ("tf32", "reduce-overhead", "graph on") and device.type != "cuda":
                 raise UserError(f"{option} is a matter of CUDA GPUs; the device of this run is {device}. Leave it out.")
 
     def warning(self, device: torch.device) -> str | None:

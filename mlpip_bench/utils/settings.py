@@ -13,6 +13,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from mlpip_bench.utils.errors import UserError, cut, unknown_name
 from mlpip_bench.utils.files import given_path, open_file
 
+NO_KEY = "no part of a key"
+"""In the metadata of a field that changes how numbers come about, and not what they are."""
+
 
 @dataclass(frozen=True)
 class NoSettings:
@@ -91,6 +94,8 @@ def key_of(settings: Any) -> dict[str, Any]:
     changed = {}
     plain = as_json(settings)
     for field in dataclasses.fields(settings):
+        if NO_KEY in field.metadata:
+            continue
         value = getattr(settings, field.name)
         default = field.default_factory() if callable(field.default_factory) else field.default
         if default is dataclasses.MISSING or value != default:

@@ -22,7 +22,7 @@ from mlpip_bench.inference.method import Method, Problem
 from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.nn.layers import channels_innermost
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
-from mlpip_bench.training.loop import descend
+from mlpip_bench.training.steps import descend
 from mlpip_bench.utils.device import keep_freed_memory
 from mlpip_bench.utils.numerics import Numerics
 

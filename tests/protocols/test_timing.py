@@ -217,13 +217,13 @@ def test_precision_is_applied_and_left_as_it_was():
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
 
 
-@pytest.mark.parametrize("numerics", [Numerics("tf32"), Numerics(compile="reduce-overhead")])
+@pytest.mark.parametrize("numerics", [Numerics("tf32"), Numerics(compile="reduce-overhead"), Numerics(graph="on")])
 def test_what_takes_a_gpu_is_refused_elsewhere(numerics):
     with pytest.raises(UserError, match="CUDA GPU"):
         numerics.check(CPU)
 
 
-@pytest.mark.parametrize("numerics", [Numerics("float16"), Numerics(compile="yes")])  # type: ignore[arg-type]
+@pytest.mark.parametrize("numerics", [Numerics("float16"), Numerics(compile="yes"), Numerics(graph="yes")])  # type: ignore[arg-type]
 def test_an_unknown_word_is_refused(numerics):
     with pytest.raises(UserError, match=r"float16|yes"):
         numerics.check(CPU)

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.tasks.batch import Labeled, TaskShape
@@ -17,11 +18,11 @@ from mlpip_bench.utils.seeding import seed_from
 CPU = torch.device("cpu")
 
 
-def coded_pool(counts: list[int]) -> ImagePool:
+def coded_pool(counts: list[int], device: torch.device = CPU) -> ImagePool:
     """Two-pixel images that say which class and which instance they are."""
     images = np.array([[c, i] for c, n in enumerate(counts) for i in range(n)], dtype=np.uint8).reshape(-1, 1, 1, 2)
     names = tuple(f"class{c}" for c in range(len(counts)))
-    return ImagePool(ClassImages(images, np.array(counts), names), CPU)
+    return ImagePool(ClassImages(images, np.array(counts), names), device)
 
 
 def decoded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -229,3 +230,39 @@ def test_images_are_scaled_to_one():
     x = TaskStream(coded_pool([3] * 250), TaskShape(5, 1, 1), "t").batch(0, 200).support.x
     assert x.dtype == torch.float32
     assert 0.9 < float(x.max()) <= 1.0
+
+
+class Copies(TorchDispatchMode):
+    """Counts what is copied to another device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten._to_copy.default and result.device != args[0].device:
+            self.made += 1
+        return result
+
+
+def test_points_of_a_block_go_to_a_device_by_one_copy():
+    pool = coded_pool([6] * 8, torch.device("meta"))
+    stream = TaskStream(pool, TaskShape(3, 1, 2), "train")
+    assert pool.images.is_meta  # they go once, with the first batch
+    with Copies() as copies:
+        batches = [stream.batch(first, 16) for first in range(0, 256, 16)]
+    assert copies.made == 2  # of 16 batches in two blocks
+    assert {tuple(batch.query.x.shape[:2]) for batch in batches} == {(16, 6)}
+    assert all(part.y.is_meta and part.y._base is None for b in batches for part in (b.support, b.query))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="it takes a GPU")
+def test_tasks_of_a_gpu_are_those_of_a_cpu():
+    ours, others = (
+        TaskStream(coded_pool([6] * 8, torch.device(device)), TaskShape(3, 1, 2), "train").batch(120, 16)
+        for device in ("cuda", "cpu")
+    )
+    for part, other in ((ours.support, others.support), (ours.query, others.query)):
+        assert torch.equal(part.x.cpu(), other.x)
+        assert torch.equal(part.y.cpu(), other.y)

@@ -13,7 +13,7 @@ from mlpip_bench.execution import measuring, planning
 from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.training import checkpoints
 from mlpip_bench.training.checkpoints import TrainingState, add_environment, load_checkpoint, restore, save_checkpoint
-from mlpip_bench.training.loop import optimizer_of
+from mlpip_bench.training.steps import optimizer_of
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.progress import Quiet
 
@@ -180,3 +180,22 @@ def test_a_checkpoint_without_a_field_of_today_is_read(tmp_path):
     torch.save({**content, "checksum": checkpoints._checksum(content)}, path)
     state = load_checkpoint(path)
     assert (state.iteration, state.seconds_at) == (3, {})
+
+
+@pytest.mark.parametrize("then", [{"fused": True}, {}])
+def test_training_goes_on_where_updates_are_computed_in_another_way(then, tmp_path):
+    method, path = make_method("protonets"), tmp_path / "c.pt"
+    fused = torch.optim.Adam(method.parameters(), lr=0.01, weight_decay=0.0, **({} if then else {"fused": True}))
+    sum(p.square().sum() for p in method.parameters()).backward()
+    fused.step()
+    save_checkpoint(TrainingState(1, method.state_dict(), fused.state_dict(), key="mine"), path)
+    other = make_method("protonets")
+    plain = torch.optim.Adam(other.parameters(), lr=0.01, weight_decay=0.0, **then)
+    restore(load_checkpoint(path, "mine"), path, other, plain)
+    assert bool(plain.param_groups[0]["fused"]) == bool(then)
+    for model, optimizer in ((method, fused), (other, plain)):
+        optimizer.zero_grad()
+        sum(p.square().sum() for p in model.parameters()).backward()
+        optimizer.step()
+    for ours, theirs in zip(method.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)

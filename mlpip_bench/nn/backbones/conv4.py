@@ -12,10 +12,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mlpip_bench.nn import fused
+from mlpip_bench.nn import accelerator, fused
 from mlpip_bench.nn.backbone import Backbone, InputShape
 from mlpip_bench.nn.layers import channels_innermost, mlp, truncated_xavier_
-from mlpip_bench.nn.normalization import Moments, Normalization, Statistics, cat_statistics, task_statistics
+from mlpip_bench.nn.normalization import EPSILON, Moments, Normalization, Statistics, cat_statistics, task_statistics
 from mlpip_bench.utils.choices import NormMode
 from mlpip_bench.utils.errors import UserError
 
@@ -79,11 +79,12 @@ class ConvBlock(nn.Module):
     def forward(self, x: Tensor, support: Moments | None) -> tuple[Tensor, Moments]:
         """``[task, point, channel, height, width]`` to half the height and width."""
         norm, tasks, weight = self.norm, x.shape[0], self.conv.weight
-        if norm.mode in ("layer", "running") or (self.training and self.dropout):
+        if norm.mode in ("layer", "running") or self._drops:
             y = self._tasks(self._convolve(self._images(x), weight, tasks), tasks)
             by, moments = norm.statistics(y, support)
-            y = F.dropout(F.relu(norm.affine(y, by)), self.dropout, self.training)
-            return self._tasks(self._pool(self._images(y)), tasks), moments
+            return self._normalized_first(y, by), moments
+        if self.has_filters_of_tasks and norm.own_moments(support) and accelerator.usable(x):
+            return self._with_filters_of_tasks(self._images(x), tasks)
         # The same with a quarter of the work behind the convolution: a maximum passes through ReLU and through a
         # factor that is not negative. So filters whose scale is negative are negated, and their statistics with them.
         weight = weight * torch.where(norm.scale < 0, -1.0, 1.0).to(weight).unsqueeze(-1)
@@ -130,6 +131,61 @@ class ConvBlock(nn.Module):
         """Of the result; what goes into another convolution need not be in more than that computes in."""
         narrow = torch.is_autocast_enabled("cpu") and not self.last
         return torch.get_autocast_dtype("cpu") if narrow else weight.dtype
+
+    def forward_both(self, x: Tensor, support: int) -> tuple[Tensor, Moments, Moments]:
+        """The same of tasks whose first images are the support set, all others queries.
+
+        Returns:
+            The activations, and the moments of the support set and of the queries.
+        """
+        norm, tasks, sizes = self.norm, x.shape[0], (support, x.shape[1] - support)
+        y = self._tasks(self._convolve(self._images(x), self.conv.weight, tasks), tasks)
+        if norm.mode in ("metabn", "transductive") and not self._drops:
+            # Groups of images, each with as many at its head as its statistics are of.
+            groups = [(y, support)] if norm.mode == "metabn" else zip(y.split(sizes, 1), sizes, strict=True)
+            pooled, moments = [], []
+            for group, size in groups:
+                out, mean, variance = accelerator.pooled_by_support(
+                    group, size, norm.scale, norm.shift, EPSILON, ceil_mode=self.ceil_mode
+                )
+                pooled.append(out)
+                moments.append(self._of_negated(Moments(mean, variance, size)))
+            return torch.cat(pooled, 1) if len(pooled) > 1 else pooled[0], moments[0], moments[-1]
+        by_support, of_support = norm.statistics(y[:, :support], None)
+        by_queries, of_queries = norm.statistics(y[:, support:], of_support)
+
+        def of_each(first: Tensor, second: Tensor) -> Tensor:
+            rows = [m.expand(-1, n, -1, -1, -1) for m, n in zip((first, second), sizes, strict=True)]
+            return torch.cat(rows, 1)
+
+        by = Moments(
+            of_each(by_support.mean, by_queries.mean), of_each(by_support.variance, by_queries.variance), support
+        )
+        activations = self._normalized_first(y, by)
+        if norm.mode in ("layer", "running") or self._drops:
+            return activations, of_support, of_queries
+        return activations, self._of_negated(of_support), self._of_negated(of_queries)
+
+    def _of_negated(self, moments: Moments) -> Moments:
+        """As :meth:`forward` has them, whose filters are negated where their scale is negative."""
+        return Moments(moments.mean * self.norm.scale.detach().sign().unsqueeze(-4), moments.variance, moments.images)
+
+    @property
+    def _drops(self) -> bool:
+        return self.training and self.dropout > 0
+
+    def _normalized_first(self, y: Tensor, by: Moments) -> Tensor:
+        """What is behind the convolution, one after the other."""
+        y = F.dropout(F.relu(self.norm.affine(y, by)), self.dropout, self.training)
+        return self._tasks(self._pool(self._images(y)), len(y))
+
+    def _with_filters_of_tasks(self, images: Tensor, tasks: int) -> tuple[Tensor, Moments]:
+        """Where a step of MAML is made of few operations."""
+        norm = self.norm
+        images = accelerator.convolve(images, self.conv.weight.flatten(0, 1), tasks)
+        _, moments = norm.statistics(self._tasks(images, tasks), None)
+        images = accelerator.batch_norm(images, norm.scale.flatten(), norm.shift.flatten(), EPSILON)
+        return self._tasks(self._pool(F.relu(images)), tasks), self._of_negated(moments)
 
     @property
     def has_filters_of_tasks(self) -> bool:
@@ -208,6 +264,20 @@ class Conv4(Backbone):
             x, own = block(x, None if support is None else support[index])
             moments.append(own)
         return self.last(x.flatten(2)), tuple(moments)
+
+    def forward_both(
+        self, support_x: Tensor, query_x: Tensor
+    ) -> tuple[tuple[Tensor, Statistics], tuple[Tensor, Statistics]]:
+        """Each convolution over support sets and queries at once; dropout draws for both at once."""
+        x, support = torch.cat([support_x, query_x], 1), support_x.shape[1]
+        statistics, moments = [], []
+        for block in self.blocks:
+            assert isinstance(block, ConvBlock)
+            x, of_support, of_queries = block.forward_both(x, support)
+            statistics.append(of_support)
+            moments.append(of_queries)
+        features = self.last(x.flatten(2)).split([support, query_x.shape[1]], 1)
+        return (features[0], tuple(statistics)), (features[1], tuple(moments))
 
     def _blocks_task_by_task(self, x: Tensor) -> int:
         """How many blocks are better off with a task at a time, on a CPU: its activations stay in the cache."""
