@@ -23,7 +23,8 @@ from mlpip_bench.utils.seeding import seed_from
 
 _TASKS_AT_ONCE = {"cpu": 20, "cuda": 50}
 _PROBABILITIES_AT_ONCE = 120_000  # of a chunk of tasks; samples are averaged a part at a time
-_POINTS_AT_ONCE = 2000  # of a task; 137 ways of 15 queries each have more
+POINTS_AT_ONCE = 2000
+"""Queries of a task; it takes 134 ways with 15 of each to have more."""
 Predictions = list[tuple[Distribution, Tensor]]
 
 
@@ -95,10 +96,10 @@ def _parts(method: Method[Any], query: Labeled, *, one_at_a_time: bool) -> list[
     """The queries that are predicted at once: not all of those of a large task, unless they see each other."""
     points = query.y.shape[1]
     together = method.problem.kind != "classification" or method.problem.norm == "transductive"
-    size = 1 if one_at_a_time else points if together else _POINTS_AT_ONCE
+    size = 1 if one_at_a_time else points if together else POINTS_AT_ONCE
     if size >= points:
         return [query]
-    return [_some_queries(query, first, size) for first in range(0, points, size)]
+    return [some_queries(query, first, size) for first in range(0, points, size)]
 
 
 def chunk_size(stream: Stream) -> int:
@@ -111,11 +112,11 @@ def chunk_size(stream: Stream) -> int:
 
 def single_query(query: Labeled, index: int) -> Labeled:
     """One query of each task, in memory of its own, through which the others are not seen."""
-    return _some_queries(query, index, 1)
+    return some_queries(query, index, 1)
 
 
-def _some_queries(query: Labeled, first: int, size: int) -> Labeled:
-    """The same of several."""
+def some_queries(query: Labeled, first: int, size: int) -> Labeled:
+    """Some of the queries of each task, in memory of their own."""
     return Labeled(query.x[:, first : first + size].clone(), query.y[:, first : first + size], query.way)
 
 

@@ -98,7 +98,7 @@ def test_queries_of_a_large_task_in_parts_have_the_predictions_of_all_at_once(mo
     method, stream = large_task(8)
     method.problem = dataclasses.replace(method.problem, norm=norm)
     ((whole, _),) = predict(method, stream, 1)
-    monkeypatch.setattr(predicting, "_POINTS_AT_ONCE", 30)
+    monkeypatch.setattr(predicting, "POINTS_AT_ONCE", 30)
     ((parts, _),) = predict(method, stream, 1)
     assert parts.logits.shape == whole.logits.shape == (1, 80, 8)
     torch.testing.assert_close(parts.logits, whole.logits, rtol=1e-5, atol=1e-6)
@@ -107,5 +107,5 @@ def test_queries_of_a_large_task_in_parts_have_the_predictions_of_all_at_once(mo
 def test_memory_does_not_grow_with_the_queries_of_a_task_beyond_a_part_of_them(monkeypatch):
     method, stream = large_task(100)
     whole = peak_bytes(lambda: predict(method, stream, 1), CPU)
-    monkeypatch.setattr(predicting, "_POINTS_AT_ONCE", 100)
+    monkeypatch.setattr(predicting, "POINTS_AT_ONCE", 100)
     assert peak_bytes(lambda: predict(method, stream, 1), CPU) < 0.5 * whole
