@@ -31,7 +31,7 @@ class RayCluster(Executor):
         UserError: Ray is not installed, there is no cluster, or this machine has not what a job needs.
     """
 
-    slots = 5000  # Ray has a queue of its own, and clusters grow with what waits in it; more would only take memory
+    slots = 20_000  # Ray has a queue of its own, and clusters grow with what waits in it; more would only take memory
 
     def __init__(self, perform: Perform, reporter: Reporter, address: str, threads: int, gpus: int) -> None:
         try:
