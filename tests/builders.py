@@ -1,8 +1,14 @@
 """What tests of several packages build or call: one of each."""
 
 import hashlib
+import itertools
 import json
+import multiprocessing
 import re
+import resource
+import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +27,11 @@ from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
 from mlpip_bench.evaluation.metrics import ACCURACY, BRIER, ECE, NLL
 from mlpip_bench.evaluation.predict import score
+from mlpip_bench.execution import scheduler
 from mlpip_bench.execution.config import RunConfig
+from mlpip_bench.execution.executors.base import Executor, Job, Outcome
+from mlpip_bench.execution.executors.local import LocalProcesses
+from mlpip_bench.execution.executors.ray_cluster import RayCluster
 from mlpip_bench.inference.method import Method, Problem
 from mlpip_bench.nn.backbone import BackboneSpec, InputShape
 from mlpip_bench.records import store
@@ -31,6 +41,7 @@ from mlpip_bench.records.record import PredictionsFile, Record, Scores
 from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
 from mlpip_bench.tasks.images import ImagePool
 from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
+from mlpip_bench.utils.progress import Quiet, Reporter
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CPU = torch.device("cpu")
@@ -65,6 +76,14 @@ def make_config(results: Path | None = None, settings: Mapping[str, object] | No
     asked: dict[str, Any] = {"methods": ("protonets",), "benches": ("omni5w1s",), "source": "procedural"}
     asked |= {} if results is None else {"results": results}
     return RunConfig(**(asked | {"overrides": {"*": {**BUDGET, **(settings or {})}}} | fields))
+
+
+def cpu_seconds(*arguments: str) -> float:
+    """User and system time of a Python process that does what ``arguments`` say."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 # -- records ---------------------------------------------------------------------------------------------------------
@@ -140,6 +159,34 @@ def make_record(
     )  # fmt: skip
 
 
+def write_records(results: Path, number: int, test_tasks: int = 600) -> None:
+    """Records of accuracy and NLL of five methods on five benches, with as many seeds as that takes."""
+    chance = np.random.default_rng(0)
+    benches = ("omni5w1s", "omni5w5s", "omni20w1s", "mini5w1s", "mini5w5s")
+    methods = ("versa", "maml", "protonets", "amortized_vi", "nonamortized_vi")
+    history = [{"iteration": 150 * i, "accuracy": 0.5, "loss": 0.1 + i, "nll": 0.3 + i} for i in range(1, 11)]
+    training = {"iterations": 1500, "tasks_seen": 6000, "seconds": 100.0, "best_iteration": 1500, "history": history}
+    seeds = range(1 + number // (2 * len(benches) * len(methods)))
+    each = itertools.product(seeds, benches, enumerate(methods), ("accuracy", "nll"))
+    for seed, bench, (place, method), metric in itertools.islice(each, number):
+        per_task = (
+            np.round(chance.beta(9 - place / 10, 1, (2, test_tasks)) * 75) / 75
+            if metric == "accuracy"
+            else chance.gamma(2 + place / 10, 0.1, (2, test_tasks))
+        )
+        scores = [
+            make_scores(own.tolist(), metric, bench=bench, model=model, chosen_by=metric)
+            for own, model in zip(per_task, ("best", "last"), strict=True)
+        ]
+        store.save(
+            make_record(
+                *scores, bench=bench, method=method, protocol=metric, seed=seed, training=training,
+                environment={"code": {"numbers": 2, "build": "x"}, "threads": 1},
+            ),
+            results,
+        )  # fmt: skip
+
+
 def write_record(path: Path, raw: Mapping[str, Any]) -> None:
     """A record's fields as they are, with the checksum that they have: what a stranger's record may be."""
     fields = {name: value for name, value in raw.items() if name != "checksum"}
@@ -202,6 +249,39 @@ def drawn(figure: Figure | None) -> Figure:
     """A figure that has something to show."""
     assert figure is not None
     return figure
+
+
+# -- executors --------------------------------------------------------------------------------------------------------
+
+
+def do_nothing(job: Job, reporter: Reporter) -> Outcome:
+    """A trial that takes no time."""
+    return Outcome("done")
+
+
+def seconds_of_empty_jobs(kind: str, number: int) -> float:
+    """Wall-clock seconds in which trials that do nothing go through the scheduler's loop and an executor.
+
+    Starting the executor is not counted. Local processes are forked here: an interpreter that imports torch takes two
+    seconds, and none of them is scheduling.
+    """
+    if kind == "ray":
+        executor: Executor = RayCluster(do_nothing, Quiet(), "local", 1, 0)
+    else:
+        executor = LocalProcesses(do_nothing, Quiet(), 2, 1)
+        vars(executor)["_context"] = multiprocessing.get_context("fork")
+    config = make_config()
+    jobs = [Job(f"job {n}", config, (str(n),), ("accuracy",), False, {}, Path("no.lock")) for n in range(number)]
+
+    def done(some: Sequence[Job]) -> int:
+        ended = scheduler._until_ended(executor, some, Quiet(), wait=True)
+        return sum(outcome.status == "done" for _, outcome in ended)
+
+    with executor:
+        done(jobs[:10])
+        start = time.perf_counter()
+        assert done(jobs) == number
+        return time.perf_counter() - start
 
 
 # -- data and tasks --------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset, fingerprint
 from mlpip_bench.utils.errors import UserError
-from mlpip_bench.utils.files import given_path, mode_of_new_files, open_file, remove_leftovers
+from mlpip_bench.utils.files import given_path, is_own, mode_of_new_files, open_file, remove_leftovers
 from mlpip_bench.utils.locks import locked
 
 VERSION = 2
@@ -122,8 +122,8 @@ def _stored(
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:
-    """Refuse a file that somebody else has put there: only an administrator's is as good as one's own."""
-    if hasattr(os, "getuid") and status.st_uid not in (os.getuid(), 0):
+    """Refuse a file that somebody else has put there."""
+    if not is_own(status):
         raise UserError(
             f"a cache file must be one's own; {path} belongs to user {status.st_uid}. Name another folder for the "
             "cache with MLPIP_BENCH_CACHE."

@@ -15,7 +15,7 @@ from mlpip_bench.evaluation.metrics import Metric
 from mlpip_bench.inference.distributions import Delta, GaussianSoftmax, MonteCarloMixture, to_float64, where_float64_is
 from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.nn.backbone import features_once
-from mlpip_bench.tasks.batch import Labeled, TaskBatch
+from mlpip_bench.tasks.batch import Labeled
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.utils.errors import TrialError
 from mlpip_bench.utils.progress import Step
@@ -23,6 +23,8 @@ from mlpip_bench.utils.seeding import seed_from
 
 _TASKS_AT_ONCE = {"cpu": 20, "cuda": 50}
 _PROBABILITIES_AT_ONCE = 120_000  # of a chunk of tasks; samples are averaged a part at a time
+POINTS_AT_ONCE = 2000
+"""Queries of a task; it takes 134 ways with 15 of each to have more."""
 Predictions = list[tuple[Distribution, Tensor]]
 
 
@@ -67,10 +69,11 @@ def predict_each(
     with torch.no_grad(), torch.random.fork_rng(devices=_cuda(stream)):
         for first in range(0, tasks, chunk):
             batch = stream.batch(first, min(chunk, tasks - first))
+            parts = _parts(method, batch.query, one_at_a_time=one_at_a_time)
             with features_once(method) if len(variants) > 1 else contextlib.nullcontext():
                 for found, variant in zip(predictions, variants, strict=True):
                     torch.manual_seed(seed_from(*stream.seed, "evaluation", first))
-                    predictive = _of_batch(variant, batch, one_at_a_time=one_at_a_time)
+                    predictive = _of_batch(variant, batch.support, parts)
                     found.append((predictive, where_float64_is(batch.query.y)))
             if step is not None:
                 step(min(first + chunk, tasks))
@@ -78,14 +81,25 @@ def predict_each(
     return predictions
 
 
-def _of_batch(method: Method[Any], batch: TaskBatch, *, one_at_a_time: bool) -> Distribution:
-    q = method.amortize(batch.support)
+def _of_batch(method: Method[Any], support: Labeled, queries: Sequence[Labeled]) -> Distribution:
+    q = method.amortize(support)
     if not isinstance(q, Posterior):
         raise TrialError(f"amortize must return a Posterior; {type(method).__name__}'s is a {type(q).__name__}.")
-    if not one_at_a_time:
-        return _predictive(method, q, batch.query)
-    points = [_predictive(method, q, single_query(batch.query, i)) for i in range(batch.query.y.shape[1])]
-    return Categorical(logits=torch.cat([p.logits for p in points], 1), validate_args=False)  # type: ignore[attr-defined]
+    first, *others = [_predictive(method, q, part) for part in queries]
+    if not others:
+        return first
+    logits = torch.cat([part.logits for part in (first, *others)], 1)  # type: ignore[attr-defined]
+    return Categorical(logits=logits, validate_args=False)
+
+
+def _parts(method: Method[Any], query: Labeled, *, one_at_a_time: bool) -> list[Labeled]:
+    """The queries that are predicted at once: not all of those of a large task, unless they see each other."""
+    points = query.y.shape[1]
+    together = method.problem.kind != "classification" or method.problem.norm == "transductive"
+    size = 1 if one_at_a_time else points if together else POINTS_AT_ONCE
+    if size >= points:
+        return [query]
+    return [some_queries(query, first, size) for first in range(0, points, size)]
 
 
 def chunk_size(stream: Stream) -> int:
@@ -98,7 +112,12 @@ def chunk_size(stream: Stream) -> int:
 
 def single_query(query: Labeled, index: int) -> Labeled:
     """One query of each task, in memory of its own, through which the others are not seen."""
-    return Labeled(query.x[:, index : index + 1].clone(), query.y[:, index : index + 1], query.way)
+    return some_queries(query, index, 1)
+
+
+def some_queries(query: Labeled, first: int, size: int) -> Labeled:
+    """Some of the queries of each task, in memory of their own."""
+    return Labeled(query.x[:, first : first + size].clone(), query.y[:, first : first + size], query.way)
 
 
 def _predictive(method: Method[Any], q: Posterior[Any], query: Labeled) -> Distribution:

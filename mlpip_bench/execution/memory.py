@@ -69,6 +69,23 @@ def _memory(device: torch.device) -> int:
     sizes = []
     with contextlib.suppress(ValueError, OSError, AttributeError):  # elsewhere than on Linux and macOS
         sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    with contextlib.suppress(ValueError, OSError):  # "max", or no such limit
-        sizes.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    for limit in _limits_of_cgroups(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")):
+        with contextlib.suppress(ValueError, OSError):  # "max", or no such limit
+            sizes.append(int(limit.read_text()))
     return min(sizes, default=2**62)
+
+
+def _limits_of_cgroups(mounted: Path, own: Path) -> list[Path]:
+    """Where the limits of this process's control group and of those above it stand, in either version of them."""
+    found = []
+    with contextlib.suppress(OSError):
+        for line in own.read_text().splitlines():
+            number, controllers, name = line.split(":", 2)
+            unified = number == "0"
+            if unified or "memory" in controllers.split(","):
+                top = mounted if unified else mounted / "memory"
+                group = top / name.strip("/")
+                file = "memory.max" if unified else "memory.limit_in_bytes"
+                # In a container its own group is mounted at the top, and the name is one of outside.
+                found += [folder / file for folder in (group, *group.parents) if folder.is_relative_to(top)]
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -73,6 +74,7 @@ def plan_trials(
         reporter.say("reading data; what is decoded or drawn for it is kept")
     data = {name: family.load(config.request(reporter)) for name, family in families.items()}
     backbones = {bench: _backbone(config, bench, families[bench.family], data[bench.family]) for bench in benches}
+    codes = functools.cache(_code)  # within a plan the code stays as it is, and trials may be thousands
     trials = []
     for bench, norm, seed in itertools.product(benches, config.norms, config.seeds):
         family, source = families[bench.family], data[bench.family]
@@ -94,7 +96,7 @@ def plan_trials(
                         preset=config.preset,
                         queries=family.queries_at_test(config.queries),
                         protocols=applicable,
-                        code=_code(name, bench, backbones[bench], applicable),
+                        code=codes(name, bench, backbones[bench].name, applicable),
                         data=source,
                         device=device,
                         numerics=config.numerics,
@@ -192,12 +194,12 @@ def _backbone(config: RunConfig, bench: BenchSpec, family: TaskFamily, data: Any
     return spec
 
 
-def _code(method: str, bench: BenchSpec, backbone: BackboneSpec, protocols: Iterable[str]) -> dict[str, str]:
+def _code(method: str, bench: BenchSpec, backbone: str, protocols: tuple[str, ...]) -> dict[str, str]:
     """Fingerprints of the plugins that do not ship with the suite."""
     plugins: list[tuple[registry.Kind, str]] = [
         ("method", method),
         ("bench", bench.family),
-        ("backbone", backbone.name),
+        ("backbone", backbone),
         *(("protocol", name) for name in protocols),
     ]
     found = {f"{kind} {name}": plugin_code(kind, name) for kind, name in plugins}

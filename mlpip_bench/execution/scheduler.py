@@ -212,14 +212,15 @@ def _until_ended(
     killed: Counter[tuple[str, ...]] = Counter()
     said = False
     while waiting or running:
-        for _ in range(len(waiting)):
-            if running < executor.slots:
-                job = waiting.popleft()
-                if is_held(job.lock):
-                    waiting.append(job)
-                else:
-                    executor.start(job)
-                    running += 1
+        untried = len(waiting)
+        while untried and running < executor.slots:
+            untried -= 1
+            job = waiting.popleft()
+            if is_held(job.lock):
+                waiting.append(job)
+            else:
+                executor.start(job)
+                running += 1
         if not running:
             if not wait:
                 yield from ((job, Outcome("busy", HELD)) for job in waiting)

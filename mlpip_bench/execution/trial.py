@@ -154,7 +154,16 @@ class Trial:
         return self._hash({"protocol": protocol, **({"protocol code": code} if code else {})})
 
     def _hash(self, more: Mapping[str, Any], leave_out: tuple[str, ...] = ()) -> str:
-        """Of all that is not at its default, so that a new setting leaves the keys of old records as they are."""
+        parts = {**self._parts, **more}
+        parts["config"] = {name: value for name, value in parts["config"].items() if name not in leave_out}
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    @functools.cached_property
+    def _parts(self) -> dict[str, Any]:
+        """All that decides and is not at its default, so that a new setting leaves the keys of old records as they are.
+
+        Of several keys of a trial it is the longer part of the work.
+        """
         changed_options = key_of(self.family.options)
         choices = {
             "norm": (self.norm, DEFAULT_NORM),
@@ -166,7 +175,7 @@ class Trial:
             **key_of(self.plan),
             **key_of(self.numerics),
         }
-        parts = {
+        return {
             "numbers": NUMBERS_VERSION,
             "bench": self.bench.name,
             "method": self.method,
@@ -175,13 +184,11 @@ class Trial:
             "backbone": [self.backbone.name, key_of(self.backbone.settings)],
             "data": [self.data.name, self.data.source, self.data.fingerprint],
             "task options": {n: v for n, v in self.family.task_options.items() if n in changed_options},
-            "config": {name: value for name, value in config.items() if name not in leave_out},
+            "config": config,
             "settings": key_of(self.settings),
             "code": {plugin: code for plugin, code in self.code.items() if not plugin.startswith("protocol ")},
             **({"tuned": self.tuning.as_json()} if self.tuning else {}),
-            **more,
         }
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def draw(self, number: int) -> Trial:
         """One of the trials that a tuned one chooses from; nothing is measured of it."""

@@ -13,8 +13,8 @@ from mlpip_bench.records.statistics import bounds_of, estimate
 FIRST = ("bench", "method", "protocol", "seed", "metric", "model", "mean", "ci95", "unit", "better")
 
 
-def to_frame(records: Iterable[Record]) -> pd.DataFrame:
-    """One row for each score of each record.
+def to_frame(records: Iterable[Record], *, per_task: bool = True) -> pd.DataFrame:
+    """One row for each score of each record; without the scores of single tasks if those are not asked for.
 
     Columns are ``bench``, ``method``, ``protocol``, ``seed``, ``metric``, ``model`` (best on validation, or last),
     ``mean`` with the 95 % half-width ``ci95``, ``unit``, ``better``; ``per_task`` with the scores themselves; the test
@@ -22,12 +22,12 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
     ``settings.NAME``), data option (``data.NAME``) and setting of the backbone (``backbone``, ``backbone.NAME``); and
     what it took (``parameters``, ``training.seconds``, ``seconds``). What a record lacks is missing.
     """
-    frame = pd.DataFrame([_row(record, score) for record in records for score in record.scores])
+    frame = pd.DataFrame([_row(record, score, per_task) for record in records for score in record.scores])
     rest = [name for name in frame.columns if name not in FIRST]
     return frame[[name for name in FIRST if name in frame.columns] + rest]
 
 
-def _row(record: Record, score: Scores) -> dict[str, Any]:
+def _row(record: Record, score: Scores, per_task: bool) -> dict[str, Any]:
     found = estimate([score.per_task], bounds_of(score.unit))
     return {
         **facts(record, score),
@@ -41,7 +41,7 @@ def _row(record: Record, score: Scores) -> dict[str, Any]:
         "unit": score.unit,
         "better": score.better,
         "over": score.over,
-        "per_task": score.per_task,
+        **({"per_task": tuple(score.per_task)} if per_task else {}),
         "way": score.way,
         "shot": score.shot,
         **{f"condition.{name}": value for name, value in score.condition.items()},

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
 
+import numpy as np
 from pydantic import ConfigDict, Field
 
 from mlpip_bench.records import schema as schemas
@@ -56,14 +56,14 @@ class Scores:
     shot: Size
     queries: Count
     model: Model
-    per_task: tuple[Number, ...]
+    per_task: Sequence[Number]
     condition: Mapping[Text, Text | Condition] = field(default_factory=dict)
     detail: Mapping[Text, tuple[Number, ...] | str] = field(default_factory=dict)
     over: Over = "tasks"
     chosen_by: str = ""
 
     def __post_init__(self) -> None:
-        if not self.per_task or not all(math.isfinite(s) for s in self.per_task):
+        if not len(self.per_task) or not np.isfinite(self.per_task).all():
             raise ValueError(
                 f"{self.metric}: scores must be finite and at least one; the first are {self.per_task[:3]}"
             )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,18 +20,26 @@ LEVEL = 0.05
 ROUNDING = 1e-6
 """Relative; scores that agree to it are equal: machines round float32 differently, by like amounts on all tasks."""
 
-Runs: TypeAlias = Sequence[Sequence[float]]
+Runs: TypeAlias = Sequence[Sequence[float]] | NDArray[np.float64]
 """Scores ``[training, task]`` of one configuration, all on the same test tasks."""
 
 Bounds: TypeAlias = tuple[float, float] | None
 _BOUNDS: Mapping[str, tuple[float, float]] = {"fraction": (0.0, 1.0)}
 
 
-def _stats() -> Any:
-    """``scipy.stats``; here, since it takes a second to import."""
-    from scipy import stats
+@functools.cache
+def _t975(freedom: float) -> float:
+    """The quantile of Student's t that a two-sided 95 % interval has."""
+    from scipy import special  # here and below, since it takes time to import; scipy.stats takes four times as much
 
-    return stats
+    return float(special.stdtrit(freedom, 0.975))
+
+
+def _t_beyond(t: float, freedom: float) -> float:
+    """The chance that Student's t is above a value."""
+    from scipy import special
+
+    return float(special.stdtr(freedom, -t))
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,7 @@ class Estimate:
             return self.half_width
         if not math.isfinite(self.standard_error):
             return math.inf
-        return float(_stats().t.ppf(0.975, self.freedom)) * self.standard_error
+        return _t975(self.freedom) * self.standard_error
 
     @property
     def p(self) -> float:
@@ -72,7 +80,7 @@ class Estimate:
             return min(1.0, 2 * self._beyond(abs(self.mean)))
         if not 0 < self.standard_error < math.inf:
             return math.nan
-        return float(2 * _stats().t.sf(abs(self.mean) / self.standard_error, self.freedom))
+        return 2 * _t_beyond(abs(self.mean) / self.standard_error, self.freedom)
 
     def p_within(self, margin: float) -> float:
         """Of two one-sided tests of a mean that is ``margin`` or more away from zero (Schuirmann 1987)."""
@@ -81,7 +89,7 @@ class Estimate:
             return self._beyond(room) if room > 0 else 1.0
         if not 0 < self.standard_error < math.inf:
             return math.nan
-        return float(_stats().t.sf(room / self.standard_error, self.freedom))  # the larger of the two
+        return _t_beyond(room / self.standard_error, self.freedom)  # the larger of the two
 
     def _beyond(self, distance: float) -> float:
         """The chance that all tasks score the same though the true mean is ``distance`` away, at most."""
@@ -118,7 +126,7 @@ def estimate(runs: Runs, bounds: Bounds = None) -> Estimate:
     """
     scores = _table(runs)
     trainings, tasks = scores.shape
-    mean = math.fsum(scores.flat) / scores.size
+    mean = math.fsum(scores.ravel().tolist()) / scores.size
     if bounds and (scores.min() < bounds[0] or scores.max() > bounds[1]):
         bounds = None
     if tasks == 1:
@@ -147,8 +155,10 @@ def _clopper_pearson(scores: NDArray[np.float64]) -> float | None:
     """The longer side of the exact 95 % interval of a share; None where a score is neither 0 nor 1."""
     if not np.isin(scores, (0.0, 1.0)).all():
         return None
-    right, wrong, beta = int(scores.sum()), int((1 - scores).sum()), _stats().beta
-    low, high = beta.ppf(0.025, right, wrong + 1), beta.ppf(0.975, right + 1, wrong)
+    from scipy import stats
+
+    right, wrong = int(scores.sum()), int((1 - scores).sum())
+    low, high = stats.beta.ppf(0.025, right, wrong + 1), stats.beta.ppf(0.975, right + 1, wrong)
     return float(max(high - scores.mean(), scores.mean() - low))
 
 
@@ -166,7 +176,7 @@ def difference(a: Runs, b: Runs, bounds: Bounds = None) -> Estimate:
     x, y = _table([*a, *b]).reshape(2, -1, len(a[0]))
     less = np.where(np.isclose(x, y, rtol=ROUNDING, atol=0), 0.0, x - y)
     reach = None if bounds is None else (bounds[0] - bounds[1], bounds[1] - bounds[0])
-    return estimate(less.tolist(), reach)
+    return estimate(less, reach)
 
 
 def welch(a: Runs, b: Runs) -> Estimate:
@@ -200,12 +210,12 @@ def mean_ci95(per_task: Sequence[float]) -> tuple[float, float]:
     if n == 1:
         return mean, math.inf
     variance = math.fsum((s - mean) ** 2 for s in per_task) / (n - 1)
-    return mean, float(_stats().t.ppf(0.975, n - 1)) * math.sqrt(variance / n)
+    return mean, _t975(n - 1) * math.sqrt(variance / n)
 
 
 def mean_over_seeds(runs: Runs) -> list[float]:
     """Scores ``[seed, task]`` to their means ``[task]``: the seeds of a bench share its test tasks."""
-    return [statistics.fmean(scores) for scores in zip(*_table(runs).tolist(), strict=True)]
+    return [math.fsum(scores) / len(runs) for scores in _table(runs).T.tolist()]
 
 
 def _table(runs: Runs) -> NDArray[np.float64]:

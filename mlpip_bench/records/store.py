@@ -6,15 +6,17 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from mlpip_bench.records import index
 from mlpip_bench.records.migration import migrated
 from mlpip_bench.records.record import SCHEMA, Record
 from mlpip_bench.records.schema import Json
+from mlpip_bench.records.score_array import ScoreArray
 from mlpip_bench.utils.encoding import printable
 from mlpip_bench.utils.errors import UserError, message_in_one_line
 from mlpip_bench.utils.files import read_file, write_atomically
@@ -28,7 +30,8 @@ _RECORD = TypeAdapter(Record)
 def save(record: Record, results: Path) -> Path:
     """Write a record below ``results/records`` and return its path."""
     path = results / "records" / record.filename
-    raw = asdict(record)
+    scores = tuple(replace(score, per_task=tuple(score.per_task)) for score in record.scores)
+    raw = asdict(replace(record, scores=scores))
     content = json.dumps({**raw, "checksum": _checksum(_canonical(raw))}, indent=1, allow_nan=False, sort_keys=True)
     write_atomically(path, content.encode())
     return path
@@ -63,13 +66,19 @@ def load(path: Path) -> Record:
             raise ValueError("it has no checksum, and may have been changed after it was written")
         if not intact:
             raise ValueError("its checksum is wrong: it was changed after it was written")
-        return record
+        return _packed(record)
     except (OSError, ValueError, RecursionError) as error:  # pydantic's and json's errors are ValueErrors
         wrong = _first_fault(error) if isinstance(error, ValidationError) else message_in_one_line(error)
         raise UserError(
             f"a record must be readable and whole; {path} is not: {wrong}. "
             "Restore it, or move it away and run its command again."
         ) from error
+
+
+def _packed(record: Record) -> Record:
+    """The record with its scores in a quarter of the memory."""
+    scores = tuple(replace(score, per_task=ScoreArray(score.per_task)) for score in record.scores)
+    return replace(record, scores=scores)
 
 
 def _json(path: Path) -> Any:
@@ -122,7 +131,7 @@ def load_failure(path: Path) -> tuple[str, str] | None:
 
 def load_all(results: Path) -> list[Record]:
     """All records below ``results/records``, sorted by bench, method, protocol and seed."""
-    records = [load(path) for path in record_paths(results)]
+    records = index.load(results, list(record_paths(results)), load)
     return sorted(records, key=lambda r: (r.bench, r.method, r.protocol, r.seed, r.key))
 
 

@@ -134,12 +134,13 @@ def _decided(runs: Sequence[Configuration], decisions: Sequence[Decision]) -> st
 
 def _cost(leader: Configuration, records: Sequence[Record]) -> str:
     own = [entry.record for entry in leader.entries]
+    trials = {(record.bench, record.method, record.seed) for record in own}
     seconds = statistics.fmean(float(record.training.get("seconds", 0)) for record in own)
     parts = [f"{duration(seconds)} to train" if seconds else "no training", f"{own[0].parameters:,} parameters"]
     paces = [
         statistics.median(score.per_task)
         for record in records
-        if (record.bench, record.method, record.seed) in {(r.bench, r.method, r.seed) for r in own}
+        if (record.bench, record.method, record.seed) in trials
         for score in record.scores
         if score.metric == "tasks_per_second" and dict(score.condition) == {"regime": "latency"}
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from mlpip_bench.records.record import Record, Scores, facts
+from mlpip_bench.records.score_array import ScoreArray
 from mlpip_bench.records.statistics import Estimate, Runs, bounds_of, difference, estimate, mean_over_seeds, welch
 from mlpip_bench.utils.errors import UserError
 
@@ -50,8 +52,16 @@ class Entry:
 
 def entries_of(records: Iterable[Record]) -> list[Entry]:
     """One entry a score over tasks, by bench, method, protocol and seed; timings have tables of their own."""
-    ordered = sorted(records, key=record_order)
-    return [_entry(record, score) for record in ordered for score in record.scores if score.over == "tasks"]
+    global _last
+    asked = list(records)
+    if len(asked) != len(_last[0]) or any(a is not b for a, b in zip(asked, _last[0], strict=True)):
+        ordered = sorted(asked, key=record_order)
+        _last = asked, [_entry(r, score) for r in ordered for score in r.scores if score.over == "tasks"]
+    return list(_last[1])
+
+
+_last: tuple[list[Record], list[Entry]] = ([], [])
+"""The records that were asked for last, and their entries: several tables of one command are of the same records."""
 
 
 def _entry(record: Record, score: Scores) -> Entry:
@@ -66,7 +76,9 @@ def _entry(record: Record, score: Scores) -> Entry:
 
 def as_text(value: object) -> str:
     """A text as it is, all else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+    if isinstance(value, str):
+        return value
+    return str(value) if type(value) is int else json.dumps(value, sort_keys=True, default=str)
 
 
 def natural(text: str) -> Natural:
@@ -74,6 +86,7 @@ def natural(text: str) -> Natural:
     return tuple((word, int(digits or 0)) for word, digits in re.findall(r"(\D*)(\d*)", text))
 
 
+@functools.cache
 def bench_order(bench: str) -> tuple[int, Natural]:
     """Sort key: by data set, then by way and shot."""
     family = next((i for i, name in enumerate(_FAMILIES) if bench.startswith(name)), len(_FAMILIES))
@@ -176,7 +189,22 @@ def seeds_of(entries: Iterable[Entry]) -> str:
 
 def estimate_of(entries: Sequence[Entry]) -> Estimate:
     """Mean of one configuration over its seeds and tasks."""
-    return estimate([e.score.per_task for e in entries], bounds_of(entries[0].score.unit))
+    runs, bounds = [e.score.per_task for e in entries], bounds_of(entries[0].score.unit)
+    return _once((bounds, *_digests(runs)), lambda: estimate(runs, bounds))
+
+
+_found: dict[Hashable, Estimate] = {}
+
+
+def _once(key: Hashable, compute: Callable[[], Estimate]) -> Estimate:
+    """An estimate, which several tables show, and tables are shown and written."""
+    if key not in _found:
+        _found[key] = compute()
+    return _found[key]
+
+
+def _digests(runs: Runs) -> tuple[bytes, ...]:
+    return tuple((run if isinstance(run, ScoreArray) else ScoreArray(run)).digest for run in runs)
 
 
 def same_tasks(a: Entry, b: Entry) -> bool:
@@ -191,12 +219,15 @@ def difference_of(first: Sequence[Entry], second: Sequence[Entry]) -> tuple[list
     Without a seed in common each is averaged over its own seeds, task by task, and the difference is one of trained
     models. On test tasks that are not the same it is unpaired.
     """
-    a, b = ([mean_over_seeds([e.score.per_task for e in entries])] for entries in (first, second))
-    if not same_tasks(first[0], second[0]):
-        return [], welch(b, a)
+    paired = same_tasks(first[0], second[0])
     bounds = bounds_of(first[0].score.unit)
     seeds = sorted({e.record.seed for e in first} & {e.record.seed for e in second})
-    return seeds, difference(*(shared_seeds(first, second) if seeds else (a, b)), bounds)
+    if paired and seeds:
+        runs, others = shared_seeds(first, second)
+        key = (bounds, _digests(runs), _digests(others))
+        return seeds, _once(key, lambda: difference(runs, others, bounds))
+    a, b = ([mean_over_seeds([e.score.per_task for e in entries])] for entries in (first, second))
+    return [], difference(a, b, bounds) if paired else welch(b, a)
 
 
 def shared_seeds(first: Iterable[Entry], second: Iterable[Entry]) -> tuple[Runs, Runs]:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
+import numpy as np
+
 from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Better, Model, Record
 from mlpip_bench.records.statistics import Estimate
@@ -212,7 +214,7 @@ def interval_notes(entries: Sequence[Entry], rows: Sequence[Row]) -> Iterator[st
             f"{'One seed: ' if len(trainings) > 1 else ''}± is the 95 % Student-t half-width over {tasks} test tasks "
             "(ddof 1). It leaves the training out: a number is of one trained model."
         )
-    if any(e.score.unit == "fraction" and len(set(e.score.per_task)) == 1 for e in entries):
+    if any(e.score.unit == "fraction" and not np.ptp(e.score.per_task) for e in entries):
         yield "Where all tasks score the same, ± is the exact binomial bound for as many tasks."
     if any("if calibrated" in cell.spread for cell in cells):
         yield (

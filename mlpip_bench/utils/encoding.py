@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ def for_markdown(text: str) -> str:
     return " ".join(text.replace("<", "&lt;").replace("|", r"\|").splitlines())
 
 
+@functools.lru_cache  # most texts of a table are in many of its rows
 def for_csv(text: str) -> str:
     """A text as a cell of a CSV file; a spreadsheet would take some for a formula."""
     with contextlib.suppress(ValueError):

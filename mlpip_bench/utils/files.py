@@ -112,6 +112,11 @@ def read_file(path: Path, most: int) -> bytes:
     return content
 
 
+def is_own(status: os.stat_result) -> bool:
+    """Whether a file is the user's; an administrator's is as good as one's own."""
+    return not hasattr(os, "getuid") or status.st_uid in (os.getuid(), 0)
+
+
 def mode_of_new_files() -> int:
     """What the umask leaves of reading and writing for all."""
     mask = os.umask(0)

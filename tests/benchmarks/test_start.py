@@ -1,22 +1,13 @@
 """The command line answers at once: its CPU time against that of importing pandas, as a ratio within one run."""
 
-import resource
 import statistics
-import subprocess
-import sys
 
 import pytest
 
+from builders import cpu_seconds
+
 REPEATS = 5
 MOST = 1.2
-
-
-def cpu_seconds(*arguments: str) -> float:
-    """User and system time of a Python process."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 @pytest.mark.parametrize("command", ["--help", "run --help", "list methods", "list benches"])

@@ -1,21 +1,28 @@
 """Predictions become scores: of targets that have their shape, and without a log-loss where a probability is 0."""
 
+import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 from mlpip_bench.methods.protonets import ProtoNets
 from torch.distributions import Categorical
 
-from builders import make_config
+from builders import CPU, backbone, make_config, make_method, make_pool
 from mlpip_bench.evaluation import metrics
+from mlpip_bench.evaluation import predict as predicting
 from mlpip_bench.evaluation.metrics import ACCURACY, BRIER, NLL, Metric
-from mlpip_bench.evaluation.predict import score
+from mlpip_bench.evaluation.predict import predict, score
 from mlpip_bench.execution.measuring import train_and_measure
 from mlpip_bench.execution.planning import plan_trials
 from mlpip_bench.inference.distributions import Delta, to_float64
+from mlpip_bench.inference.method import Method
+from mlpip_bench.tasks.batch import TaskShape
+from mlpip_bench.tasks.images import TaskStream
 from mlpip_bench.utils.errors import TrialError
 from mlpip_bench.utils.progress import Quiet
+from mlpip_bench.utils.timers import peak_bytes
 
 ALL = {m.name: m for m in vars(metrics).values() if isinstance(m, Metric)}
 
@@ -78,3 +85,27 @@ def test_a_model_that_rules_out_what_came_keeps_its_accuracy(given, tmp_path):
     assert all("nll" not in entry and 0 <= entry["accuracy"] <= 1 for entry in record.training["history"])
     with pytest.raises(TrialError, match="protocol nll: nll is infinite on task"):
         next(records)
+
+
+def large_task(way: int) -> tuple[Method, TaskStream]:
+    method = make_method("protonets", way=way, spec=backbone("conv4", (1, 28, 28), blocks=2, channels=4))
+    images = np.random.default_rng(0).integers(256, size=(way, 11, 1, 28, 28)).astype(np.uint8)
+    return method, TaskStream(make_pool(images), TaskShape(way, 1, 10), "test", split="test")
+
+
+@pytest.mark.parametrize("norm", ["metabn", "transductive"])
+def test_queries_of_a_large_task_in_parts_have_the_predictions_of_all_at_once(monkeypatch, norm):
+    method, stream = large_task(8)
+    method.problem = dataclasses.replace(method.problem, norm=norm)
+    ((whole, _),) = predict(method, stream, 1)
+    monkeypatch.setattr(predicting, "POINTS_AT_ONCE", 30)
+    ((parts, _),) = predict(method, stream, 1)
+    assert parts.logits.shape == whole.logits.shape == (1, 80, 8)
+    torch.testing.assert_close(parts.logits, whole.logits, rtol=1e-5, atol=1e-6)
+
+
+def test_memory_does_not_grow_with_the_queries_of_a_task_beyond_a_part_of_them(monkeypatch):
+    method, stream = large_task(100)
+    whole = peak_bytes(lambda: predict(method, stream, 1), CPU)
+    monkeypatch.setattr(predicting, "POINTS_AT_ONCE", 100)
+    assert peak_bytes(lambda: predict(method, stream, 1), CPU) < 0.5 * whole

@@ -41,3 +41,21 @@ def test_an_ordinary_batch_is_not_measured(monkeypatch):
 
 def test_the_memory_of_this_machine_is_known():
     assert 2**28 < memory._memory(torch.device("cpu")) < 2**50
+
+
+def test_limits_of_a_control_group_and_of_those_above_it_count(tmp_path, monkeypatch):
+    own, mounted = tmp_path / "own", tmp_path / "cgroup"
+    (mounted / "user" / "job").mkdir(parents=True)
+    (mounted / "memory" / "job").mkdir(parents=True)
+    for text, file in (
+        ("0::/user/job\n", "user/memory.max"),
+        ("4:cpu,memory:/job\n1:cpu:/other\n", "memory/job/memory.limit_in_bytes"),
+    ):
+        own.write_text(text)
+        (mounted / file).write_text("12345\n")
+        assert mounted / file in memory._limits_of_cgroups(mounted, own)
+        assert all(limit.is_relative_to(mounted) for limit in memory._limits_of_cgroups(mounted, own))
+        monkeypatch.setattr(memory, "_limits_of_cgroups", lambda *_, limit=mounted / file: [limit])
+        assert memory._memory(torch.device("cpu")) == 12345
+        monkeypatch.undo()
+    assert memory._limits_of_cgroups(mounted, tmp_path / "nowhere") == []

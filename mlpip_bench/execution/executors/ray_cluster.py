@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import socket
-import sys
 from typing import Any
 
 import torch
@@ -32,7 +31,7 @@ class RayCluster(Executor):
         UserError: Ray is not installed, there is no cluster, or this machine has not what a job needs.
     """
 
-    slots = sys.maxsize  # Ray has a queue of its own, and clusters grow with what waits in it
+    slots = 20_000  # Ray has a queue of its own, and clusters grow with what waits in it; more would only take memory
 
     def __init__(self, perform: Perform, reporter: Reporter, address: str, threads: int, gpus: int) -> None:
         try:
@@ -41,6 +40,7 @@ class RayCluster(Executor):
             raise UserError("--ray needs Ray; install the extra: pip install 'mlpip_bench[cluster]'.") from error
         self._ray: Any = ray
         self._jobs: dict[Any, Job] = {}
+        self._ended: list[Any] = []
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         _check_listening(address)
         try:
@@ -68,7 +68,11 @@ class RayCluster(Executor):
 
     def wait(self) -> tuple[Job, Outcome]:
         """Until one has ended, wherever it was."""
-        (ended,), _ = self._ray.wait(list(self._jobs), num_returns=1)
+        if not self._ended:  # all that have, since looking takes longer the more are under way
+            refs = list(self._jobs)
+            self._ray.wait(refs, num_returns=1)
+            self._ended, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
+        ended = self._ended.pop()
         job = self._jobs.pop(ended)
         try:
             outcome: Outcome = self._ray.get(ended)

@@ -29,7 +29,7 @@ def long_form(records: Iterable[Record]) -> pd.DataFrame:
     ]
     if not over_tasks:
         return pd.DataFrame(columns=list(FIRST))
-    return to_frame(over_tasks).drop(columns=["per_task", "over"]).dropna(axis="columns", how="all")
+    return to_frame(over_tasks, per_task=False).drop(columns="over").dropna(axis="columns", how="all")
 
 
 def long_csv(records: Iterable[Record]) -> str:

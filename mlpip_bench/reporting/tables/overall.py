@@ -83,7 +83,7 @@ def probability_of_improvement(benches: Sequence[By], first: str, second: str) -
         if not x or not same_tasks(a[0], b[0]):
             return Estimate(math.nan, math.inf, 0)
         sign = 1 if a[0].score.better == "higher" else -1
-        parts.append(estimate(((1 + np.sign(sign * np.subtract(x, y))) / 2).tolist(), (0, 1)))
+        parts.append(estimate((1 + np.sign(sign * np.subtract(x, y))) / 2, (0, 1)))
     return combined(parts, [1 / len(parts)] * len(parts))
 
 

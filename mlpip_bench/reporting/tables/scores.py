@@ -127,7 +127,8 @@ def _own_row(entries: Sequence[Entry], telling: set[str], common: set[str], unit
     facts = entries[0].facts
     by_bench = grouped(entries, lambda e: e.bench)
     seeds = {bench: seeds_of(group) for bench, group in by_bench.items()}
-    per_bench = {name: {b: g[0].facts.get(name, "") for b, g in by_bench.items()} for e in entries for name in e.facts}
+    known = dict.fromkeys(name for e in entries for name in e.facts)
+    per_bench = {name: {b: g[0].facts.get(name, "") for b, g in by_bench.items()} for name in known}
     settings = sorted(name for name in telling - OWN_COLUMN if not varies(per_bench.get(name, {})))
     attributes = {
         **{name: facts.get(name, "") for name in ("norm", "inductive", "queries", "device", "protocol", "source")},

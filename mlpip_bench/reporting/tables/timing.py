@@ -69,7 +69,7 @@ class _Entry:
     def pace(self) -> tuple[float, ...]:
         """Of each repeat, how fast it was."""
         values = self.scores[_RATIO_OF[self.regime], ""].per_task
-        return tuple(1 / v for v in values) if self.regime == "training" else values
+        return tuple(1 / v if self.regime == "training" else v for v in values)
 
     @property
     def device(self) -> str:
