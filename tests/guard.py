@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-# Set by pytest around each test, by scikit-learn wherever it happens to be imported first, by Ray for its own use.
+# Set by pytest around each test, by torch's compiler and Ray for their own use, by scikit-learn wherever it happens to be
+# imported first.
 _NOT_THE_TESTS = (
     "PYTEST_CURRENT_TEST",
     "KMP_DUPLICATE_LIB_OK",
     "KMP_INIT_AT_FORK",
     "TORCHINDUCTOR_CACHE_DIR",
+    "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
     "RAY_CLIENT_MODE",
 )
 

@@ -56,6 +56,8 @@ def perform(job: Job, trials: Sequence[Trial], reporter: Reporter) -> Outcome:
     """Do a job: keep the records of its trials, or why there are none."""
     if any(trial.device.type == "cpu" for trial in trials):
         keep_freed_memory()
+    for trial in trials:
+        trial.numerics.prepare()
     try:
         with locked(job.lock):
             return _perform(job, trials, reporter)

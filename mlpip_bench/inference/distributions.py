@@ -300,7 +300,8 @@ def closed_form_predictive(features: Float[Tensor, "task point feature"], psi: N
     return Normal(outputs.mean.squeeze(-1), std, validate_args=False)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # it would draw anew at each call, behind the cache
+# Compiled, it would draw anew at each call, behind the cache. torch.compiler.disable is this, with a slow import.
+@torch._disable_dynamo  # type: ignore[attr-defined]
 @functools.lru_cache(maxsize=32)
 def sobol_normal(samples: int, dimensions: int, scramble: int = 0) -> Tensor:
     """Standard normal quasi-Monte-Carlo points, ``[samples, dimensions]`` in float64.

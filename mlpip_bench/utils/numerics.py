@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -67,6 +68,14 @@ class Numerics:
         if self.precision != "bf16" or _has_bf16_units(device):
             return None
         return f"{device} has no units for bfloat16: numbers are right, and take longer than in float32"
+
+    def prepare(self) -> None:
+        """Use torch's compiler once, if it is to be used: what it changes in the process then is no plugin's doing."""
+        if self.compile != "off":
+            import torch
+
+            torch.compile(torch.sin, mode=self.compile)(torch.zeros(2))
+            sys.setrecursionlimit(max(sys.getrecursionlimit(), 2000))  # as it does where it keeps no earlier result
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:

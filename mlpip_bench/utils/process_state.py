@@ -193,10 +193,15 @@ def _callables(owner: _Owner) -> dict[str, Any]:
 
 def _hides(owner: _Owner, attribute: str) -> bool:
     """Whether a class has come to have a function of its own in the place of an inherited one."""
-    inherited = owner.__mro__[1:] if isinstance(owner, type) else ()
-    return callable(vars(owner)[attribute]) and any(attribute in vars(base) for base in inherited)
+    own = vars(owner)[attribute]
+    bases = owner.__mro__[1:] if isinstance(owner, type) else ()
+    inherited = [vars(base)[attribute] for base in bases if attribute in vars(base)]
+    return callable(own) and bool(inherited) and _plain(own) is not _plain(inherited[0])
 
 
 def _plain(function: Any) -> Any:
-    """Of an optimizer's ``step``, which torch itself wraps at its first use, what is wrapped."""
+    """What torch itself wraps: what its compiler is to leave alone, and an optimizer's ``step`` at its first use."""
+    if getattr(function, "__globals__", {}).get("__name__") == "torch._compile":
+        function = function.__wrapped__
+    function = getattr(function, "_torchdynamo_orig_callable", function)
     return getattr(function, "__wrapped__", None) if getattr(function, "hooked", False) is True else function

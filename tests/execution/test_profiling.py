@@ -15,7 +15,7 @@ from mlpip_bench.execution import profiling
 from mlpip_bench.execution.planning import plan_trials
 from mlpip_bench.execution.profiling import count_flop, matmul_rate, profile_trial
 from mlpip_bench.execution.trial import Trial
-from mlpip_bench.nn.backbones.conv4 import ConvBlock
+from mlpip_bench.nn.conv_block import ConvBlock
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import Labeled
 from mlpip_bench.utils.choices import NORM_MODES
@@ -65,7 +65,7 @@ def test_transposed_convolutions_are_counted():
 
 @pytest.mark.parametrize("norm", NORM_MODES)
 def test_a_block_counts_as_its_convolution(norm):
-    block = ConvBlock(2, SPEC.settings, norm, 0.0)
+    block = ConvBlock(2, SPEC.settings.channels, norm, ceil_mode=SPEC.settings.ceil_mode)
     x = torch.rand(TASKS, 5, *SPEC.input_shape)
     assert count_flop(lambda: block(x, None)) == TASKS * 5 * FIRST
 

@@ -7,7 +7,8 @@ from torch.nn import functional as F
 
 from builders import backbone
 from mlpip_bench.nn.backbone import features_once
-from mlpip_bench.nn.backbones.conv4 import Conv4, ConvBlock
+from mlpip_bench.nn.backbones.conv4 import Conv4
+from mlpip_bench.nn.conv_block import ConvBlock
 from mlpip_bench.utils.choices import NORM_MODES, NormMode
 
 SPEC = backbone("conv4", (2, 7, 6), blocks=2, channels=3, ceil_mode=True, last=4)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from builders import make_config
 from mlpip_bench.execution import planning
 from mlpip_bench.nn import fused
-from mlpip_bench.nn.backbones.conv4 import Conv4Settings, ConvBlock
+from mlpip_bench.nn.conv_block import ConvBlock
 from mlpip_bench.utils.choices import NORM_MODES
 from mlpip_bench.utils.device import environment
 
@@ -246,7 +246,7 @@ def test_what_is_no_number_stays_so(place, value):
 @pytest.mark.parametrize("norm", NORM_MODES)
 def test_a_block_is_what_it_is_in_torch_s_operations(norm, tasks, own_filters, channels, monkeypatch):
     torch.manual_seed(1)
-    block = ConvBlock(channels, Conv4Settings(channels=4, ceil_mode=True), norm, 0.0)
+    block = ConvBlock(channels, 4, norm, ceil_mode=True)
     with torch.no_grad():
         block.norm.scale.copy_(torch.tensor([1.0, -0.5, 2.0, -1.0]).view(-1, 1, 1))
         block.norm.shift.normal_()
