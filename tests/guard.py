@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-# Set by pytest around each test, by torch's compiler and Ray for their own use, by scikit-learn wherever it happens to be
-# imported first.
+# Set by pytest around each test, by torch's compiler and Ray for their own use, and by scikit-learn wherever it happens
+# to be imported first.
 _NOT_THE_TESTS = (
     "PYTEST_CURRENT_TEST",
     "KMP_DUPLICATE_LIB_OK",
