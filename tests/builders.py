@@ -3,7 +3,6 @@
 import hashlib
 import itertools
 import json
-import multiprocessing
 import re
 import resource
 import subprocess
@@ -262,14 +261,12 @@ def do_nothing(job: Job, reporter: Reporter) -> Outcome:
 def seconds_of_empty_jobs(kind: str, number: int) -> float:
     """Wall-clock seconds in which trials that do nothing go through the scheduler's loop and an executor.
 
-    Starting the executor is not counted. Local processes are forked here: an interpreter that imports torch takes two
-    seconds, and none of them is scheduling.
+    Starting the executor and its processes is not counted.
     """
     if kind == "ray":
         executor: Executor = RayCluster(do_nothing, Quiet(), "local", 1, 0)
     else:
         executor = LocalProcesses(do_nothing, Quiet(), 2, 1)
-        vars(executor)["_context"] = multiprocessing.get_context("fork")
     config = make_config()
     jobs = [Job(f"job {n}", config, (str(n),), ("accuracy",), False, {}, Path("no.lock")) for n in range(number)]
 

@@ -186,7 +186,8 @@ def _job(
     narrowed = config.only(trials)
     paths = [trial.record_path(narrowed.results, name) for trial in trials for name in protocols]
     keys = tuple(trial.key for trial in trials)
-    return Job(title, narrowed, keys, protocols, side_by_side, {path: before[path] for path in paths}, lock)
+    known = {path: before[path] for path in paths}
+    return Job(title, narrowed, keys, protocols, side_by_side, known, lock, alone=in_own_processes(trials))
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ class Job:
         side_by_side: whether that is one protocol for all trials at once, rather than some for one trial.
         stamps: the files of its records as they were when the run began, by path.
         lock: file of the lock that is held meanwhile.
+        alone: whether its process, if it has one of its own, is to do no other: a plugin of another package takes part.
     """
 
     title: str
@@ -37,6 +38,7 @@ class Job:
     side_by_side: bool
     stamps: Mapping[Path, Stamp]
     lock: Path
+    alone: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ from mlpip_bench.utils.progress import Event, Receiver, Relay, Reporter
 class LocalProcesses(Executor):
     """Some jobs at once on this machine, each in a process of its own, on GPUs by turns.
 
-    A process that is killed, or ends itself, takes no other job with it.
+    A process does one job after the other, for starting one takes seconds; but none after one that is to be alone, or
+    that has failed. One that is killed, or ends itself, takes no other job with it.
 
     Args:
         perform: does a job.
@@ -43,42 +44,57 @@ class LocalProcesses(Executor):
         self.slots = processes
         self._perform, self._reporter, self._threads, self._limit = perform, reporter, threads, time_limit
         self._running: dict[Any, _Running] = {}
+        self._idle: dict[int, _Process] = {}  # by slot
         # Spawned, not forked: a fork would have locked locks and no threads of CUDA and of torch.
         self._context = multiprocessing.get_context("spawn")
 
     def start(self, job: Job) -> None:
-        """Start its process."""
-        receiving, sending = self._context.Pipe(duplex=False)
+        """Give it to a process."""
         slot = min(set(range(self.slots)) - {running.slot for running in self._running.values()})
-        arguments = (self._perform, _on_gpu(job, slot), self._threads, sending)
-        process = self._context.Process(target=_child, args=arguments, daemon=True)
+        process, given = self._idle.pop(slot, None), _on_gpu(job, slot)
+        if process is not None and (job.alone or not process.give(given)):
+            process.end()
+            process = None
+        if process is None:
+            process = self._start_process()
+            process.give(given)
+        self._running[process.connection] = _Running(job, process, Receiver(self._reporter), slot, time.monotonic())
+
+    def _start_process(self) -> _Process:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_child, args=(self._perform, self._threads, theirs), daemon=True)
         with _without_script(), interrupts.not_for_children():
             process.start()
-        sending.close()  # so that the other end's closing is seen
-        self._running[receiving] = _Running(job, process, Receiver(self._reporter), slot, time.monotonic())
+        theirs.close()  # so that the other end's closing is seen
+        return _Process(process, ours)
 
     def wait(self) -> tuple[Job, Outcome]:
-        """Show what the processes report until one of them ends."""
+        """Show what the processes report until one of the jobs ends."""
         while True:
             connections: list[Any] = list(self._running)  # on Windows of another type
             # A process that is no more counts as well as a closed connection, which its own children may hold open.
-            wait([*connections, *(running.process.sentinel for running in self._running.values())], _LOOK_SECONDS)
+            sentinels = [running.process.process.sentinel for running in self._running.values()]
+            wait([*connections, *sentinels], _LOOK_SECONDS)
             for connection in connections:
                 running = self._running[connection]
-                event = self._next_event(connection, running)
+                event = self._next_event(running)
                 if isinstance(event, Outcome):
                     del self._running[connection]
-                    running.end()
-                    connection.close()
+                    running.receiver.close()
+                    if running.job.alone or event.status not in _LEAVES_IT_AS_IT_WAS:
+                        running.process.end()
+                    else:
+                        self._idle[running.slot] = running.process
                     return running.job, event
                 if event == _STARTED:
                     running.began = time.monotonic()
                 elif event is not None:
                     running.receiver.receive(event)
 
-    def _next_event(self, connection: Any, running: _Running) -> Outcome | Event | None:
+    def _next_event(self, running: _Running) -> Outcome | Event | None:
         """What a process has sent, or how it ended; None where there is nothing new."""
-        over = not running.process.is_alive()  # before its connection is read, or what it sent last might be missed
+        process, connection = running.process.process, running.process.connection
+        over = not process.is_alive()  # before its connection is read, or what it sent last might be missed
         try:
             if connection.poll():
                 event: Outcome | Event = connection.recv()
@@ -86,21 +102,52 @@ class LocalProcesses(Executor):
         except Exception:  # closed, or holds what only a plugin can have written
             over = True
         if over:
-            running.process.join(_END_SECONDS)
-            return _end_of(running.process.exitcode)
+            process.join(_END_SECONDS)
+            return _end_of(process.exitcode)
         if self._limit is not None and time.monotonic() - running.began > self._limit:
-            running.process.terminate()
+            process.terminate()
             return Outcome("crashed", f"it took longer than --time-limit, {self._limit:g} seconds, and was ended")
         return None
 
     def close(self) -> None:
         """Terminate the processes."""
+        processes = [*self._idle.values(), *(running.process for running in self._running.values())]
+        for process in processes:
+            process.process.terminate()
         for running in self._running.values():
-            running.process.terminate()
-        for connection, running in self._running.items():
-            running.end()
-            connection.close()
+            running.receiver.close()
+        for process in processes:
+            process.end()
+        self._idle.clear()
         self._running.clear()
+
+
+_LEAVES_IT_AS_IT_WAS = ("done", "nothing", "busy")
+"""How jobs end after which their process may do another."""
+
+
+@dataclasses.dataclass
+class _Process:
+    """A process, and the connection by which it gets jobs and says what it does."""
+
+    process: SpawnProcess
+    connection: Connection
+
+    def give(self, job: Job) -> bool:
+        """Send it a job; False where it is no more, which a process that has just been started says later."""
+        try:
+            self.connection.send(job)
+        except OSError:
+            return False
+        return self.process.is_alive()
+
+    def end(self) -> None:
+        """End it, whatever it does about that."""
+        self.connection.close()
+        self.process.join(_END_SECONDS)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
 
 
 @dataclasses.dataclass
@@ -108,18 +155,10 @@ class _Running:
     """A job under way in a process, since when it or its work has begun."""
 
     job: Job
-    process: SpawnProcess
+    process: _Process
     receiver: Receiver
     slot: int
     began: float
-
-    def end(self) -> None:
-        """End the process, whatever it does about that."""
-        self.receiver.close()
-        self.process.join(_END_SECONDS)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
 
 
 _STARTED: Event = ("started",)
@@ -154,24 +193,30 @@ def _on_gpu(job: Job, slot: int) -> Job:
     return dataclasses.replace(job, config=dataclasses.replace(job.config, device=device))
 
 
-def _child(perform: Perform, job: Job, threads: int, connection: Connection) -> None:
-    """What a local process does."""
+def _child(perform: Perform, threads: int, connection: Connection) -> None:
+    """What a local process does: jobs, until its connection is closed."""
     interrupts.as_child()
     streams.forgive()
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     torch.set_num_threads(threads)
-    relay = Relay(connection.send)
-    connection.send(_STARTED)
     try:
-        outcome = perform(job, relay)
+        while True:
+            job = connection.recv()
+            connection.send(_STARTED)
+            try:
+                outcome = perform(job, Relay(connection.send))
+            except interrupts.Interrupted:
+                raise
+            except BaseException as error:  # whatever a plugin raises is its job's failure
+                outcome = Outcome("crashed", one_line(error))
+            connection.send(outcome)
     except interrupts.Interrupted as error:  # by the parent, or with it
         interrupts.end_at_once(error.number)
         raise
-    except BaseException as error:  # whatever a plugin raises is its job's failure
-        outcome = Outcome("crashed", one_line(error))
-    connection.send(outcome)
+    except EOFError:
+        pass
 
 
 def _end_with(sentinel: int) -> None:
