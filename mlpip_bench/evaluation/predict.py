@@ -96,10 +96,12 @@ def _parts(method: Method[Any], query: Labeled, *, one_at_a_time: bool) -> list[
     """The queries that are predicted at once: not all of those of a large task, unless they see each other."""
     points = query.y.shape[1]
     together = method.problem.kind != "classification" or method.problem.norm == "transductive"
-    size = 1 if one_at_a_time else points if together else POINTS_AT_ONCE
-    if size >= points:
+    if one_at_a_time:
+        return [single_query(query, index) for index in range(points)]
+    if together or points <= POINTS_AT_ONCE:
         return [query]
-    return [some_queries(query, first, size) for first in range(0, points, size)]
+    slices = [slice(first, first + POINTS_AT_ONCE) for first in range(0, points, POINTS_AT_ONCE)]
+    return [Labeled(query.x[:, some], query.y[:, some], query.way) for some in slices]
 
 
 def chunk_size(stream: Stream) -> int:
@@ -112,12 +114,7 @@ def chunk_size(stream: Stream) -> int:
 
 def single_query(query: Labeled, index: int) -> Labeled:
     """One query of each task, in memory of its own, through which the others are not seen."""
-    return some_queries(query, index, 1)
-
-
-def some_queries(query: Labeled, first: int, size: int) -> Labeled:
-    """Some of the queries of each task, in memory of their own."""
-    return Labeled(query.x[:, first : first + size].clone(), query.y[:, first : first + size], query.way)
+    return Labeled(query.x[:, index : index + 1].clone(), query.y[:, index : index + 1], query.way)
 
 
 def _predictive(method: Method[Any], q: Posterior[Any], query: Labeled) -> Distribution:

@@ -20,6 +20,7 @@ from torch.utils.flop_counter import conv_flop_count, flop_registry
 
 from mlpip_bench.evaluation.predict import predict
 from mlpip_bench.execution.trial import Trial
+from mlpip_bench.nn.fused import plain_operations
 from mlpip_bench.training.steps import descend, loss_of, optimizer_of
 from mlpip_bench.utils.device import keep_freed_memory
 from mlpip_bench.utils.errors import UserError, one_line
@@ -183,10 +184,11 @@ def profile_trial(trial: Trial, folder: Path, reporter: Reporter) -> list[Profil
 def count_flop(work: Callable[[], object]) -> int:
     """Floating-point operations of the matrix products and convolutions of some work, of its backward pass as well.
 
-    A multiplication and an addition are two. Convolutions are counted as direct ones, at the border as elsewhere.
+    A multiplication and an addition are two. Convolutions are counted as direct ones, at the border as elsewhere, also
+    those that are done within a larger operation.
     """
     counter = _Counter()  # type: ignore[no-untyped-call]  # torch gives its class no types
-    with counter:
+    with plain_operations(), counter:
         work()
     return counter.flop
 

@@ -78,6 +78,9 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
             :class:`~mlpip_bench.nn.normalization.Normalization`, in the order of ``modules()``.
         """
 
+    def prepare(self, device: torch.device) -> None:
+        """Do what the first pass on a device would take long for, such as compiling loops: before a clock runs."""
+
     def forward_both(self, support_x: Tensor, query_x: Tensor) -> tuple[_Features, _Features]:
         """Features of support sets and queries, each with the moments that :meth:`move_averages` takes.
 

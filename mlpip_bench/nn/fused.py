@@ -6,8 +6,11 @@ functions take the place of torch's own, which give the same but for rounding.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
+from collections.abc import Iterator
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
@@ -30,16 +33,62 @@ def _kernels() -> ModuleType | None:
     return kernels
 
 
+@functools.cache
+def _pixel_kernels() -> ModuleType:
+    from mlpip_bench.nn import pixel_kernels
+
+    return pixel_kernels
+
+
+_off: ContextVar[bool] = ContextVar("torch's own operations alone", default=False)
+
+
+@contextlib.contextmanager
+def plain_operations() -> Iterator[None]:
+    """Within, all is computed by torch's own operations, which its tools see."""
+    before = _off.set(True)
+    try:
+        yield
+    finally:
+        _off.reset(before)
+
+
 def usable(images: Tensor) -> bool:
     """Whether the functions of this module are for such images: on a CPU, in single or half precision, with numba."""
     return (
-        images.device.type == "cpu"
+        not torch.compiler.is_compiling()  # first: its tracer stumbles over what follows
+        and not _off.get()
+        and images.device.type == "cpu"
         and images.dtype in (torch.float32, torch.bfloat16)
         and images.numel() > 0
         and torch.get_num_threads() <= MOST_THREADS
-        and not torch.compiler.is_compiling()
         and _kernels() is not None
     )
+
+
+@functools.cache
+def prepare(dtype: torch.dtype) -> None:
+    """Have the loops compiled, which takes seconds, and on a machine's first run many.
+
+    Args:
+        dtype: of convolutions; all else is in float32.
+    """
+    image = torch.zeros(2, 1, 4, 4, requires_grad=True)
+    y = image.to(dtype, memory_format=torch.channels_last)
+    row, filters = torch.ones(1, 1, requires_grad=True), torch.ones(1, 1, 1, 1, 3, 3, requires_grad=True)
+    for out in {dtype, torch.float32}:
+        ways: dict[str, Any] = {"ceil_mode": True, "dtype": out}
+        results = [
+            conv_pool_relu(image.detach().unsqueeze(1), filters, row.unsqueeze(0), **ways),
+            pool_relu(y, row, **ways),
+            pool(y, ceil_mode=True),
+            affine_relu(pool_with_moments(y, ceil_mode=True)[0], row, row, dtype=out),
+            *pool_with_moments(y, ceil_mode=True)[1:],
+        ]
+        inputs = image, row, filters
+        loss = torch.cat([r.float().flatten() for r in results]).square().sum()
+        gradients = torch.autograd.grad(loss, inputs, create_graph=True)
+        torch.autograd.grad(torch.cat([g.flatten() for g in gradients]).square().sum(), inputs)
 
 
 def pool(images: Float[Tensor, "point channel height width"], *, ceil_mode: bool) -> Tensor:
@@ -333,7 +382,7 @@ class _ConvPoolReLU(torch.autograd.Function):
         out = x.new_empty(x.shape[0], *size, *offset.shape[1:], dtype=dtype)
         where = torch.empty_like(out, dtype=torch.uint8)
         rows = _filters(filters), offset.detach().contiguous().numpy()
-        _kernels().conv_pool_relu(x.detach().numpy(), *rows, _bits(out), where.numpy())  # type: ignore[union-attr]
+        _pixel_kernels().conv_pool_relu(x.detach().numpy(), *rows, _bits(out), where.numpy())
         ctx.save_for_backward(x, where)
         ctx.filters = filters.shape
         return out
@@ -350,7 +399,7 @@ class _ConvPoolReLUBackward(torch.autograd.Function):
         of_filters = x.new_zeros(*filters[:3], 9 * filters[-1])
         of_offset = x.new_zeros(*filters[:2], filters[-1])
         arrays = _bits(of_out.contiguous()), x.detach().numpy(), where.numpy(), of_filters.numpy(), of_offset.numpy()
-        _kernels().conv_pool_relu_backward(*arrays)  # type: ignore[union-attr]
+        _pixel_kernels().conv_pool_relu_backward(*arrays)
         ctx.save_for_backward(x, where)
         ctx.dtype = of_out.dtype
         return of_filters.view(filters), of_offset
@@ -361,7 +410,7 @@ class _ConvPoolReLUBackward(torch.autograd.Function):
         x, where = ctx.saved_tensors
         of_out = torch.empty_like(where, dtype=ctx.dtype)
         rows = _filters(by_filters), by_offset.detach().contiguous().numpy()
-        _kernels().conv_at(x.detach().numpy(), where.numpy(), *rows, _bits(of_out))  # type: ignore[union-attr]
+        _pixel_kernels().conv_at(x.detach().numpy(), where.numpy(), *rows, _bits(of_out))
         return of_out, None, None, None
 
 

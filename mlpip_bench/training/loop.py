@@ -16,6 +16,7 @@ from torch import Tensor
 from mlpip_bench.evaluation.metrics import Metric
 from mlpip_bench.evaluation.predict import ZeroProbabilityError, predict, score
 from mlpip_bench.inference.method import Method, TrainingPlan
+from mlpip_bench.nn.backbone import Backbone
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.training.checkpoints import TrainingState, add_environment, load_checkpoint, restore, save_checkpoint
 from mlpip_bench.training.steps import optimizer_of, step_of
@@ -82,6 +83,9 @@ def train(
     if environment is not None and state.iteration < plan.iterations:
         add_environment(state, environment)
     device = training.device
+    for part in method.modules():
+        if isinstance(part, Backbone):
+            part.prepare(device)
     before, began = state.seconds, time.monotonic()
     saved = began
 
@@ -143,7 +147,8 @@ def _start(method: Method[Any], optimizer: torch.optim.Optimizer, key: str) -> T
 def _validate(
     state: TrainingState, method: Method[Any], stream: Stream, tasks: int, metrics: Sequence[Metric], loss: float
 ) -> None:
-    predictions = predict(method, stream, tasks)
+    # A validation that a signal ends is made again: training goes on from the checkpoint before it.
+    predictions = predict(method, stream, tasks, lambda _done, _said="": interrupts.check())
     means = {}
     for metric in metrics:
         with contextlib.suppress(ZeroProbabilityError):  # such a model is without that metric, and trained on

@@ -52,6 +52,7 @@ ELSEWHERE = {
     "pytest -m 'not slow' -n auto": "part of tox -e tests",
     "pytest tests/faults": "part of tox -e tests",
     "pytest tests/repository": "part of tox -e tests",
+    "pytest tests/training/test_steps.py tests/training/test_launches.py": "part of tox -e tests",
     "pytest docs/example_plugin": "tests/testing/test_example_plugin.py runs it",
     "pre-commit install": "it writes into .git; tests/repository/test_project_files.py checks the hooks",
     "tox -e tests -- -k tasks -x": "part of tox",

@@ -88,7 +88,7 @@ def test_a_model_that_rules_out_what_came_keeps_its_accuracy(given, tmp_path):
 
 
 def large_task(way: int) -> tuple[Method, TaskStream]:
-    method = make_method("protonets", way=way, spec=backbone("conv4", (1, 28, 28), blocks=2, channels=4))
+    method = make_method("protonets", way=way, spec=backbone("conv4", (1, 28, 28), blocks=2, channels=16))
     images = np.random.default_rng(0).integers(256, size=(way, 11, 1, 28, 28)).astype(np.uint8)
     return method, TaskStream(make_pool(images), TaskShape(way, 1, 10), "test", split="test")
 

@@ -4,6 +4,7 @@ import functools
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -68,6 +69,11 @@ def half_written(folder: Path) -> list[Path]:
     return [Path(where, name) for where, _, names in os.walk(folder) for name in names if name.startswith(".")]
 
 
+def without_seconds(table: Path) -> str:
+    """A table but for how long training took."""
+    return re.sub(r"(tasks), [^|]+\|", r"\1 |", table.read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_run_killed_many_times_gives_the_numbers_of_an_uninterrupted_run(tmp_path, numbers, tell, kills):
     moments = random.Random(0)
@@ -118,8 +124,8 @@ def test_a_run_killed_many_times_gives_the_numbers_of_an_uninterrupted_run(tmp_p
     process.join()
     assert process.exitcode == 0
     assert numbers(killed) == expected
-    for table in (whole / "tables").glob("*.md"):  # the long form has seconds, too
-        assert (killed / "tables" / table.name).read_bytes() == table.read_bytes()
+    for table in (whole / "tables").glob("*.md"):
+        assert without_seconds(killed / "tables" / table.name) == without_seconds(table)
     assert at_a_write
     tell("kills survived", kills)
     tell("of them, kills in the middle of a write", at_a_write)

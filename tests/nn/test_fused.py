@@ -324,7 +324,7 @@ def test_loops_are_compiled_where_nothing_may_be_written(monkeypatch):
         return lambda function: ("compiled", function)
 
     monkeypatch.setattr(kernels, "njit", njit)
-    assert kernels._compiled(len) == ("compiled", len)
+    assert kernels.compiled(len) == ("compiled", len)
 
 
 def test_a_record_names_numba():

@@ -17,6 +17,7 @@ from mlpip_bench.nn.layers import mlp
 from mlpip_bench.nn.normalization import Moments, Statistics, cat_statistics, task_statistics
 from mlpip_bench.utils.choices import NormMode
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.numerics import backbone_autocast
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,12 @@ class Conv4(Backbone):
                 f"each block of conv4 halves height and width; {settings.blocks} blocks leave nothing of "
                 f"{input_shape[1]}x{input_shape[2]}. Use fewer (--backbone conv4,blocks=N)."
             )
+
+    def prepare(self, device: torch.device) -> None:
+        """Have the loops of a CPU compiled."""
+        if fused.usable(torch.zeros(1, device=device)):
+            with backbone_autocast(device):
+                fused.prepare(torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32)
 
     def forward(
         self,
