@@ -9,7 +9,7 @@ from mlpip_bench import registry
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
-from mlpip_bench.training.loop import descend
+from mlpip_bench.training.steps import descend
 
 CONV4 = registry.backbone("conv4")
 BACKBONE = BackboneSpec("conv4", CONV4, CONV4.Settings(ceil_mode=True), (1, 28, 28))
@@ -42,4 +42,4 @@ def test_twice_as_much_takes_at_most_twice_as_long(faster, name, of):
         half()
 
     label = f"two halves / whole, training step of {name}, twice the {of}"
-    faster(whole, two_halves, label, bar=1 / 1.1, limit=1 / 1.3, turns=9)
+    faster(whole, two_halves, label, bar=1 / 1.1, limit=1 / 1.4, turns=7)
