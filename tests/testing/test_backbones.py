@@ -9,6 +9,7 @@ from mlpip_bench import registry
 from mlpip_bench.nn.backbone import Backbone
 from mlpip_bench.nn.backbones.conv4 import Conv4, Conv4Settings
 from mlpip_bench.nn.backbones.mlp import MLP
+from mlpip_bench.nn.normalization import task_statistics
 from mlpip_bench.testing import assert_backbone_conforms
 
 
@@ -45,8 +46,8 @@ class MovesAveragesOfEachTask(Conv4):
 
     def forward(self, x, support=None):
         features, statistics = super().forward(x, support)
-        if x.shape[0] == 1:
-            self.move_averages(statistics)
+        for task in range(len(x)):
+            self.move_averages(task_statistics(statistics, slice(task, task + 1)))
         return features, statistics
 
 

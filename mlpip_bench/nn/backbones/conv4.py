@@ -104,7 +104,7 @@ class Conv4(Backbone):
         moments: list[Moments] = []
         if begin:
             x, moments = self._task_by_task(x, support, begin)
-        for index, block in enumerate(self.blocks[begin:], begin):
+        for index, block in enumerate(list(self.blocks)[begin:], begin):  # a list: higher cannot slice its own
             x, own = block(x, None if support is None else support[index])
             moments.append(own)
         return self.last(x.flatten(2)), tuple(moments)
@@ -144,7 +144,7 @@ class Conv4(Backbone):
         for task in range(x.shape[0]):
             own = None if support is None else task_statistics(support[:blocks], slice(task, task + 1))
             images, moments = x[task : task + 1], []
-            for index, block in enumerate(self.blocks[:blocks]):
+            for index, block in enumerate(list(self.blocks)[:blocks]):
                 images, found = block(images, None if own is None else own[index])
                 moments.append(found)
             outputs.append(images)
