@@ -147,8 +147,7 @@ def _start(method: Method[Any], optimizer: torch.optim.Optimizer, key: str) -> T
 def _validate(
     state: TrainingState, method: Method[Any], stream: Stream, tasks: int, metrics: Sequence[Metric], loss: float
 ) -> None:
-    # A validation that a signal ends is made again: training goes on from the checkpoint before it.
-    predictions = predict(method, stream, tasks, lambda _done, _said="": interrupts.check())
+    predictions = predict(method, stream, tasks)
     means = {}
     for metric in metrics:
         with contextlib.suppress(ZeroProbabilityError):  # such a model is without that metric, and trained on
