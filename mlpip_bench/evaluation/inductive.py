@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mlpip_bench.evaluation.predict import POINTS_AT_ONCE, single_query
+from mlpip_bench.evaluation.predict import POINTS_AT_ONCE, single_query, some_queries
 from mlpip_bench.inference.distributions import to_float64, where_float64_is
 from mlpip_bench.inference.method import Method
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
@@ -38,8 +38,7 @@ def is_inductive(method: Method[Any], batch: TaskBatch, queries: int = 5, tolera
             density: Tensor = to_float64(predictive).log_prob(where_float64_is(query.y)).exp()
             return density
 
-        x, y = (part[:, :POINTS_AT_ONCE] for part in (batch.query.x, batch.query.y))
-        asked = Labeled(x, y, batch.query.way)  # of a large task a part, which has as many others to see
+        asked = some_queries(batch.query, 0, POINTS_AT_ONCE)  # of a large task a part, which has as many others to see
         together = answers(asked)
         worst = 0.0
         for point in range(min(queries, asked.y.shape[1])):

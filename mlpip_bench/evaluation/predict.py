@@ -100,8 +100,7 @@ def _parts(method: Method[Any], query: Labeled, *, one_at_a_time: bool) -> list[
         return [single_query(query, index) for index in range(points)]
     if together or points <= POINTS_AT_ONCE:
         return [query]
-    slices = [slice(first, first + POINTS_AT_ONCE) for first in range(0, points, POINTS_AT_ONCE)]
-    return [Labeled(query.x[:, some], query.y[:, some], query.way) for some in slices]
+    return [some_queries(query, first, POINTS_AT_ONCE) for first in range(0, points, POINTS_AT_ONCE)]
 
 
 def chunk_size(stream: Stream) -> int:
@@ -114,7 +113,14 @@ def chunk_size(stream: Stream) -> int:
 
 def single_query(query: Labeled, index: int) -> Labeled:
     """One query of each task, in memory of its own, through which the others are not seen."""
-    return Labeled(query.x[:, index : index + 1].clone(), query.y[:, index : index + 1], query.way)
+    return some_queries(query, index, 1)
+
+
+def some_queries(query: Labeled, first: int, size: int) -> Labeled:
+    """Some of the queries of each task, in memory of their own, if they are not all."""
+    if size >= query.y.shape[1]:
+        return query
+    return Labeled(query.x[:, first : first + size].clone(), query.y[:, first : first + size], query.way)
 
 
 def _predictive(method: Method[Any], q: Posterior[Any], query: Labeled) -> Distribution:

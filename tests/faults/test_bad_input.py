@@ -165,7 +165,7 @@ OTHERS = {
     "benchmarks without timing": (["table", "--benchmark-json", "{file}"], ["--benchmark-json", "Add --timing"]),
     "benchmarks of a choice": (
         ["table", "--timing", "--benchmark-json", "{file}", "--bench", "omni5w1s"],
-        ["--benchmark-json is one table as it is", "Leave out --bench"],
+        ["--benchmark-json is shown as it is", "Leave out --bench"],
     ),
     "other JSON for benchmarks": (["table", "--timing", "--benchmark-json", "{file}"], ["{file} is none", "tox -e"]),
     "a folder for benchmarks": (["table", "--timing", "--benchmark-json", "{empty}"], ["{empty} cannot be read"]),
