@@ -33,13 +33,13 @@ def started(folder: Path, *more: str) -> subprocess.Popen[str]:
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command(folder, *LONG, *more), preexec_fn=heed, env=environment, **pipes)
-    # It holds its trial's lock a little before it trains.
+    # It holds its trial's lock a little before it trains: it imports what its optimizer needs.
     deadline = time.monotonic() + 300
     while not list(folder.glob("locks/toy5/versa/*.lock")):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    time.sleep(1)
+    time.sleep(6)
     return process
 
 
