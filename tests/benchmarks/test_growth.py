@@ -32,7 +32,7 @@ def step(name: str, *, tasks: int, ways: int, shots: int, queries: int) -> Calla
 
 @pytest.mark.benchmark(group="growth")
 @pytest.mark.parametrize("of", ["tasks", "ways", "shots"])
-@pytest.mark.parametrize("name", ["maml", "protonets", "versa"])
+@pytest.mark.parametrize("name", ["maml", "protonets"])
 def test_twice_as_much_takes_at_most_twice_as_long(faster, name, of):
     half = step(name, **SIZES)
     whole = step(name, **{**SIZES, of: 2 * SIZES[of]})
@@ -42,4 +42,4 @@ def test_twice_as_much_takes_at_most_twice_as_long(faster, name, of):
         half()
 
     label = f"two halves / whole, training step of {name}, twice the {of}"
-    faster(whole, two_halves, label, bar=1 / 1.1, limit=1 / 1.4, turns=7)
+    faster(whole, two_halves, label, bar=1 / 1.1, limit=1 / 1.4, turns=5)
