@@ -38,6 +38,14 @@ def _convolve(image: Any, i: Any, j: Any, filters: Any, y: Any, more: Any) -> No
         y[3 * count + c] = y[3 * count + c] + v3 if more else v3
 
 
+@njit(inline="always")
+def _outputs(image: Any, i: Any, j: Any, filters: Any, y: Any) -> None:
+    """The four outputs of each filter at a window, of all channels."""
+    _convolve(image[0], i, j, filters[0], y, False)
+    for k in range(1, image.shape[0]):
+        _convolve(image[k], i, j, filters[k], y, True)
+
+
 @compiled
 def conv_pool_relu(x: Any, filters: Any, offset: Any, out: Any, where: Any) -> None:
     """3x3 convolution of images with a border, 2x2 maxima, ``max(maximum + offset, 0)``.
@@ -58,9 +66,7 @@ def conv_pool_relu(x: Any, filters: Any, offset: Any, out: Any, where: Any) -> N
             r = n // (points // filters.shape[0])
             for i in range(rows):
                 for j in range(columns):
-                    _convolve(x[n, g, 0], 2 * i, 2 * j, filters[r, g, 0], y, False)
-                    for k in range(1, x.shape[2]):
-                        _convolve(x[n, g, k], 2 * i, 2 * j, filters[r, g, k], y, True)
+                    _outputs(x[n, g], 2 * i, 2 * j, filters[r, g], y)
                     if 2 * j + 1 == width:
                         y[count : 2 * count], y[3 * count :] = y[:count], y[2 * count : 3 * count]
                     if 2 * i + 1 == height:
@@ -142,9 +148,7 @@ def conv_at(x: Any, where: Any, filters: Any, offset: Any, out: Any) -> None:
             r = n // (points // filters.shape[0])
             for i in range(rows):
                 for j in range(columns):
-                    _convolve(x[n, g, 0], 2 * i, 2 * j, filters[r, g, 0], y, False)
-                    for k in range(1, x.shape[2]):
-                        _convolve(x[n, g, k], 2 * i, 2 * j, filters[r, g, k], y, True)
+                    _outputs(x[n, g], 2 * i, 2 * j, filters[r, g], y)
                     at, b = where[n, i, j, g], offset[r, g]
                     chosen[:] = 0
                     for place in range(4):
