@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -69,7 +69,9 @@ def predict_each(
     with torch.no_grad(), torch.random.fork_rng(devices=_cuda(stream)):
         for first in range(0, tasks, chunk):
             batch = stream.batch(first, min(chunk, tasks - first))
-            parts = _parts(method, batch.query, one_at_a_time=one_at_a_time)
+            parts: Iterable[Labeled] = _parts(method, batch.query, one_at_a_time=one_at_a_time)
+            if len(variants) > 1:  # the same ones for each, or their features would be computed anew
+                parts = list(parts)
             with features_once(method) if len(variants) > 1 else contextlib.nullcontext():
                 for found, variant in zip(predictions, variants, strict=True):
                     torch.manual_seed(seed_from(*stream.seed, "evaluation", first))
@@ -81,7 +83,7 @@ def predict_each(
     return predictions
 
 
-def _of_batch(method: Method[Any], support: Labeled, queries: Sequence[Labeled]) -> Distribution:
+def _of_batch(method: Method[Any], support: Labeled, queries: Iterable[Labeled]) -> Distribution:
     q = method.amortize(support)
     if not isinstance(q, Posterior):
         raise TrialError(f"amortize must return a Posterior; {type(method).__name__}'s is a {type(q).__name__}.")
@@ -92,15 +94,12 @@ def _of_batch(method: Method[Any], support: Labeled, queries: Sequence[Labeled])
     return Categorical(logits=logits, validate_args=False)
 
 
-def _parts(method: Method[Any], query: Labeled, *, one_at_a_time: bool) -> list[Labeled]:
+def _parts(method: Method[Any], query: Labeled, *, one_at_a_time: bool) -> Iterator[Labeled]:
     """The queries that are predicted at once: not all of those of a large task, unless they see each other."""
     points = query.y.shape[1]
     together = method.problem.kind != "classification" or method.problem.norm == "transductive"
-    if one_at_a_time:
-        return [single_query(query, index) for index in range(points)]
-    if together or points <= POINTS_AT_ONCE:
-        return [query]
-    return [some_queries(query, first, POINTS_AT_ONCE) for first in range(0, points, POINTS_AT_ONCE)]
+    size = 1 if one_at_a_time else points if together else POINTS_AT_ONCE
+    return (some_queries(query, first, size) for first in range(0, points, size))
 
 
 def chunk_size(stream: Stream) -> int:

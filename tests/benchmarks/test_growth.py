@@ -42,4 +42,4 @@ def test_twice_as_much_takes_at_most_twice_as_long(faster, name, of):
         half()
 
     label = f"two halves / whole, training step of {name}, twice the {of}"
-    faster(whole, two_halves, label, bar=1 / 1.1, limit=1 / 1.4, turns=5)
+    faster(whole, two_halves, label, bar=1 / 1.1, limit=1 / 1.3, turns=5)
