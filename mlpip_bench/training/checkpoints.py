@@ -40,6 +40,7 @@ class TrainingState:
         best_by: the best by each metric but the first, by its name: ``model``, ``iteration`` and ``score``.
         seconds_at: wall-clock seconds until the end of the validation after an iteration; not in the history, which is
             the same however fast a machine is.
+        unvalidated: loss of the last iteration where its validation is still to be made, since a signal came.
     """
 
     iteration: int
@@ -54,6 +55,7 @@ class TrainingState:
     environments: list[dict[str, Any]] = field(default_factory=list)
     best_by: dict[str, dict[str, Any]] = field(default_factory=dict)
     seconds_at: dict[int, float] = field(default_factory=dict)
+    unvalidated: float | None = None
 
 
 def save_checkpoint(state: TrainingState, path: Path) -> None:
@@ -138,12 +140,15 @@ def add_environment(state: TrainingState, environment: Mapping[str, Any]) -> lis
 
 
 def iterations_done(checkpoint: Path, key: str | None = None) -> int:
-    """How far training has come; 0 where there is no checkpoint.
+    """How far training has come, validations included; 0 where there is no checkpoint.
 
     Raises:
         UserError: it is damaged, has been changed, or is of another training.
     """
-    return load_checkpoint(checkpoint, key).iteration if checkpoint.exists() else 0
+    if not checkpoint.exists():
+        return 0
+    state = load_checkpoint(checkpoint, key)
+    return state.iteration - (state.unvalidated is not None)
 
 
 def _unusable(path: Path, error: Exception) -> UserError:

@@ -114,8 +114,22 @@ def train(
         save_checkpoint(state, checkpoint)
         saved = time.monotonic()
 
-    # A signal waits until an iteration is done: half of one is no state that training could go on from.
+    def validate(loss: float) -> None:
+        state.unvalidated = loss
+        try:
+            _validate(state, method, validation, plan.validation_tasks, metrics, loss)
+        except interrupts.Interrupted:
+            save()  # training goes on with this validation
+            raise
+        state.unvalidated = None
+        state.seconds_at[state.iteration] = before + time.monotonic() - began
+        save()
+
+    # A signal waits until an iteration is done: half of one is no state that training could go on from. A validation,
+    # which changes nothing of it, is left.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), interrupts.held():
+        if state.unvalidated is not None:
+            validate(state.unvalidated)
         while state.iteration < plan.iterations:
             torch.manual_seed(seed_from("noise", seed, state.iteration))
             method.train()
@@ -127,9 +141,7 @@ def train(
             last = state.iteration == plan.iterations
             if last or state.iteration % plan.validate_every == 0:
                 read()
-                _validate(state, method, validation, plan.validation_tasks, metrics, value)
-                state.seconds_at[state.iteration] = before + time.monotonic() - began
-                save()
+                validate(value)
             elif time.monotonic() - saved > _CHECKPOINT_SECONDS:
                 save()
             if step is not None:
@@ -147,7 +159,7 @@ def _start(method: Method[Any], optimizer: torch.optim.Optimizer, key: str) -> T
 def _validate(
     state: TrainingState, method: Method[Any], stream: Stream, tasks: int, metrics: Sequence[Metric], loss: float
 ) -> None:
-    predictions = predict(method, stream, tasks)
+    predictions = predict(method, stream, tasks, lambda _done, _note="": interrupts.check())
     means = {}
     for metric in metrics:
         with contextlib.suppress(ZeroProbabilityError):  # such a model is without that metric, and trained on

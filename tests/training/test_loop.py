@@ -1,5 +1,6 @@
 import dataclasses
 import math
+import signal
 import warnings
 import zipfile
 from pathlib import Path
@@ -17,6 +18,7 @@ from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import TaskStream
 from mlpip_bench.training import checkpoints, loop
+from mlpip_bench.utils import interrupts
 from mlpip_bench.utils.errors import TrialError, UserError
 from mlpip_bench.utils.seeding import seed_from
 
@@ -71,6 +73,37 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(name, kills, tmp_
     assert 0 < times[0] < times[-1] <= parts.seconds
     assert times == sorted(times)
     assert parts.best_iteration == whole.best_iteration
+    for key, value in whole.model.items():
+        assert torch.equal(parts.model[key], value), key
+        assert torch.equal(parts.best_model[key], whole.best_model[key]), key
+
+
+@pytest.mark.parametrize("at", [5, 10, 12])
+def test_a_validation_that_a_signal_ends_is_made_first_when_training_goes_on(at, tmp_path, monkeypatch):
+    whole = run(build("versa"), checkpoint=tmp_path / "whole.pt")
+    validated = []
+
+    def a_signal_comes(method, stream, tasks, step):
+        validated.append(5 * len(validated) + 5)
+        if min(validated[-1], 12) == at:
+            monkeypatch.setattr(interrupts._State, "seen", signal.SIGTERM)
+        return predict(method, stream, tasks, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "predict", a_signal_comes)
+        with pytest.raises(interrupts.Interrupted):
+            run(build("versa"), checkpoint=tmp_path / "parts.pt")
+    monkeypatch.setattr(interrupts._State, "seen", 0)
+    saved = checkpoints.load_checkpoint(tmp_path / "parts.pt")
+    assert (saved.iteration, len(saved.history)) == (at, len(validated) - 1)
+    assert checkpoints.iterations_done(tmp_path / "parts.pt") == at - 1  # so that nobody takes it for trained
+
+    trained = []
+    parts = run(build("versa"), checkpoint=tmp_path / "parts.pt", step=lambda done, _note="": trained.append(done))
+    assert trained == list(range(at + 1, 13))
+    assert parts.history == whole.history
+    assert sorted(parts.seconds_at) == [5, 10, 12]
+    assert parts.unvalidated is None
     for key, value in whole.model.items():
         assert torch.equal(parts.model[key], value), key
         assert torch.equal(parts.best_model[key], whole.best_model[key]), key
