@@ -48,7 +48,7 @@ def faster(benchmark, keep_ratio) -> Callable[..., None]:
         limit: float | None = None,
         tuned: Callable[[], object] | None = None,
         tuned_bar: float = 1.5,
-        tuned_limit: float = 0.8,
+        tuned_limit: float = 1.0,
         turns: int,
     ) -> None:
         """The benchmark's own times are those of ours.
