@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import itertools
 from collections.abc import Iterator
 from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -67,23 +69,26 @@ def usable(images: Tensor) -> bool:
 
 
 @functools.cache
-def prepare(dtype: torch.dtype) -> None:
+def prepare(dtype: torch.dtype, *, drops: bool) -> None:
     """Have the loops compiled, which takes seconds, and on a machine's first run many.
 
     Args:
         dtype: of convolutions; all else is in float32.
+        drops: whether there is dropout.
     """
     image = torch.zeros(2, 1, 4, 4, requires_grad=True)
     y = image.to(dtype, memory_format=torch.channels_last)
     row, filters = torch.ones(1, 1, requires_grad=True), torch.ones(1, 1, 1, 1, 3, 3, requires_grad=True)
-    for out in {dtype, torch.float32}:
-        ways: dict[str, Any] = {"ceil_mode": True, "dtype": out}
+    all_kept = np.ones((4, 2, 2, 2, 1), bool)
+    for out, kept in itertools.product({dtype, torch.float32}, [None, all_kept] if drops else [None]):
+        ways: dict[str, Any] = {"ceil_mode": True, "dtype": out, "kept": kept}
+        pooled, *moments = pool_with_moments(y, ceil_mode=True, kept=kept)
         results = [
             conv_pool_relu(image.detach().unsqueeze(1), filters, row.unsqueeze(0), **ways),
             pool_relu(y, row, **ways),
-            pool(y, ceil_mode=True),
-            affine_relu(pool_with_moments(y, ceil_mode=True)[0], row, row, dtype=out),
-            *pool_with_moments(y, ceil_mode=True)[1:],
+            pool(y, ceil_mode=True, kept=kept),
+            affine_relu(pooled, row, row, dtype=out),
+            *moments,
         ]
         inputs = image, row, filters
         loss = torch.cat([r.float().flatten() for r in results]).square().sum()
@@ -91,19 +96,21 @@ def prepare(dtype: torch.dtype) -> None:
         torch.autograd.grad(torch.cat([g.flatten() for g in gradients]).square().sum(), inputs)
 
 
-def pool(images: Float[Tensor, "point channel height width"], *, ceil_mode: bool) -> Tensor:
+def pool(images: Float[Tensor, "point channel height width"], *, ceil_mode: bool, kept: Any = None) -> Tensor:
     """2x2 max pooling.
 
     Args:
         images: activations, channels innermost in memory.
         ceil_mode: whether sizes are rounded up.
+        kept: those among which maxima are sought, as of :func:`mlpip_bench.nn.dropout.kept`; None for all. Where a
+            window has none, the maximum is -1e30, which ReLU is to stop.
     """
-    pooled: Tensor = _Pool.apply(images, 0, ceil_mode)[0]  # type: ignore[no-untyped-call]
+    pooled: Tensor = _Pool.apply(images, 0, ceil_mode, kept)[0]  # type: ignore[no-untyped-call]
     return pooled
 
 
 def pool_with_moments(
-    images: Float[Tensor, "point channel height width"], rows: int = 1, *, ceil_mode: bool
+    images: Float[Tensor, "point channel height width"], rows: int = 1, *, ceil_mode: bool, kept: Any = None
 ) -> tuple[Tensor, Float[Tensor, "rows channel"], Float[Tensor, "rows channel"]]:
     """2x2 max pooling, with mean and population variance of each channel before it, at least in float32.
 
@@ -111,8 +118,9 @@ def pool_with_moments(
         images: as of :func:`pool`.
         rows: of how many groups of equally many images, which follow each other, there are moments.
         ceil_mode: as of :func:`pool`.
+        kept: likewise; moments are of all activations.
     """
-    result: tuple[Tensor, Tensor, Tensor] = _Pool.apply(images, rows, ceil_mode)  # type: ignore[no-untyped-call]
+    result: tuple[Tensor, Tensor, Tensor] = _Pool.apply(images, rows, ceil_mode, kept)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -141,6 +149,7 @@ def pool_relu(
     *,
     ceil_mode: bool,
     dtype: torch.dtype,
+    kept: Any = None,
 ) -> Tensor:
     """``relu(maximum + offset)`` of 2x2 max pooling.
 
@@ -149,8 +158,9 @@ def pool_relu(
         offset: for all points (one row), or for each of equally many that follow each other.
         ceil_mode: whether sizes are rounded up.
         dtype: of the result.
+        kept: as of :func:`pool`.
     """
-    result: Tensor = _PoolReLU.apply(images, offset, ceil_mode, dtype)  # type: ignore[no-untyped-call]
+    result: Tensor = _PoolReLU.apply(images, offset, ceil_mode, dtype, kept)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -161,6 +171,7 @@ def conv_pool_relu(
     *,
     ceil_mode: bool,
     dtype: torch.dtype,
+    kept: Any = None,
 ) -> Float[Tensor, "point group*filter height width"]:
     """``relu(maximum + offset)`` of 3x3 convolution with padding and 2x2 max pooling, with no derivative in the images.
 
@@ -172,10 +183,11 @@ def conv_pool_relu(
         offset: likewise.
         ceil_mode: whether sizes are rounded up.
         dtype: of the result; all is computed in that of the filters.
+        kept: as of :func:`pool`, of the outputs.
     """
     x = F.pad(images, (1, 2, 1, 2))
     height, width = ((side + ceil_mode) // 2 for side in images.shape[3:])
-    arguments = x, filters.movedim(2, -1), offset, (height, width), dtype
+    arguments = x, filters.movedim(2, -1), offset, (height, width), dtype, kept
     result: Tensor = _ConvPoolReLU.apply(*arguments)  # type: ignore[no-untyped-call]
     return result.flatten(3).permute(0, 3, 1, 2)
 
@@ -215,15 +227,15 @@ def _new(like: Tensor, height: int, width: int, *, dtype: torch.dtype | None = N
 
 class _Pool(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, images: Tensor, rows: int, ceil_mode: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, images: Tensor, rows: int, ceil_mode: bool, kept: Any) -> tuple[Tensor, Tensor, Tensor]:
         moments = rows > 0
         ctx.set_materialize_grads(False)
         height, width = ((side + ceil_mode) // 2 for side in images.shape[2:])
         pooled, where = _new(images, height, width), _new(images, height, width, dtype=torch.uint8)
         dtype = torch.promote_types(images.dtype, torch.float32)
         mean, variance = torch.empty(2, rows or 1, images.shape[1], dtype=dtype)
-        arrays = [_array(x) for x in (images, pooled, where)]
-        _kernels().pool(*arrays, mean.numpy(), variance.numpy(), moments)  # type: ignore[union-attr]
+        read, *written = [_array(x) for x in (images, pooled, where)]
+        _kernels().pool(read, kept, *written, mean.numpy(), variance.numpy(), moments)  # type: ignore[union-attr]
         # Without moments the activations are not needed again: their memory is the next task's, and still in the cache.
         ctx.save_for_backward(where, *((images, mean) if moments else ()))
         ctx.shape, ctx.dtype = images.shape, images.dtype
@@ -236,7 +248,7 @@ class _Pool(torch.autograd.Function):
             of_pooled = torch.zeros_like(where, dtype=ctx.dtype)
         images, mean = of_moments or (None, None)
         gradient = _PoolBackward.apply(of_pooled, of_mean, of_variance, where, images, mean, ctx.shape)  # type: ignore[no-untyped-call]
-        return gradient, None, None
+        return gradient, None, None, None
 
 
 class _PoolBackward(torch.autograd.Function):
@@ -328,10 +340,11 @@ class _AffineReLUBackward(torch.autograd.Function):
 
 class _PoolReLU(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, images: Tensor, offset: Tensor, ceil_mode: bool, dtype: torch.dtype) -> Tensor:
+    def forward(ctx: Any, images: Tensor, offset: Tensor, ceil_mode: bool, dtype: torch.dtype, kept: Any) -> Tensor:
         height, width = ((side + ceil_mode) // 2 for side in images.shape[2:])
         out, where = _new(images, height, width, dtype=dtype), _new(images, height, width, dtype=torch.uint8)
-        _kernels().pool_relu(_array(images), offset.detach().contiguous().numpy(), _array(out), _array(where))  # type: ignore[union-attr]
+        row = offset.detach().contiguous().numpy()
+        _kernels().pool_relu(_array(images), kept, row, _array(out), _array(where))  # type: ignore[union-attr]
         ctx.save_for_backward(where)
         ctx.made_of = (images.shape, images.dtype), (offset.shape, offset.dtype)
         return out
@@ -339,7 +352,7 @@ class _PoolReLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, of_out: Tensor) -> Any:
         (where,) = ctx.saved_tensors
-        return *_PoolReLUBackward.apply(of_out, where, *ctx.made_of), None, None  # type: ignore[no-untyped-call]
+        return *_PoolReLUBackward.apply(of_out, where, *ctx.made_of), None, None, None  # type: ignore[no-untyped-call]
 
 
 class _PoolReLUBackward(torch.autograd.Function):
@@ -377,12 +390,13 @@ class _ConvPoolReLU(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, filters: Tensor, offset: Tensor, size: tuple[int, int], dtype: torch.dtype
+        ctx: Any, x: Tensor, filters: Tensor, offset: Tensor, size: tuple[int, int], dtype: torch.dtype, kept: Any
     ) -> Tensor:
         out = x.new_empty(x.shape[0], *size, *offset.shape[1:], dtype=dtype)
         where = torch.empty_like(out, dtype=torch.uint8)
         rows = _filters(filters), offset.detach().contiguous().numpy()
-        _pixel_kernels().conv_pool_relu(x.detach().numpy(), *rows, _bits(out), where.numpy())
+        kept = None if kept is None else kept.reshape(4, *out.shape)
+        _pixel_kernels().conv_pool_relu(x.detach().numpy(), kept, *rows, _bits(out), where.numpy())
         ctx.save_for_backward(x, where)
         ctx.filters = filters.shape
         return out
@@ -390,7 +404,7 @@ class _ConvPoolReLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, of_out: Tensor) -> Any:
         x, where = ctx.saved_tensors
-        return None, *_ConvPoolReLUBackward.apply(of_out, x, where, ctx.filters), None, None  # type: ignore[no-untyped-call]
+        return None, *_ConvPoolReLUBackward.apply(of_out, x, where, ctx.filters), None, None, None  # type: ignore[no-untyped-call]
 
 
 class _ConvPoolReLUBackward(torch.autograd.Function):

@@ -18,7 +18,9 @@ from numba import njit, types
 from numba.extending import overload
 
 STOPPED = 4
-"""In the place of a maximum's place in its window: that it was not above 0, and ReLU stops it."""
+"""In the place of a maximum's place in its window: that none was kept, or that it was not above 0: ReLU stops it."""
+DROPPED = -1e30
+"""In the place of an activation that dropout does not keep: no maximum, and finite, so that 0 times it is 0."""
 
 
 def compiled(function: Callable[..., None]) -> Any:
@@ -77,12 +79,31 @@ def _maxima(y0: Any, y1: Any, y2: Any, y3: Any, out: Any, at: Any, like: Any) ->
         out[c] = narrowed(most, like)
 
 
+@njit(inline="always")
+def _drop(y: Any, kept: Any, out: Any) -> None:
+    none = out.dtype.type(DROPPED)
+    for c in range(out.shape[0]):
+        out[c] = widened(y[c]) if kept[c] else none
+
+
+@njit(inline="always")
+def _maxima_of_kept(values: Any, out: Any, at: Any, like: Any) -> None:
+    """The same of the values of a window, ``[4, channel]``, of which some are ``DROPPED``."""
+    none = values.dtype.type(DROPPED)
+    v0, v1, v2, v3 = values[0], values[1], values[2], values[3]
+    for c in range(out.shape[0]):
+        most, place = highest(v0[c], v1[c], v2[c], v3[c])
+        at[c] = np.uint8(STOPPED) if most == none else place
+        out[c] = narrowed(most, like)
+
+
 @compiled
-def pool(y: Any, pooled: Any, where: Any, mean: Any, variance: Any, moments: Any) -> None:
+def pool(y: Any, kept: Any, pooled: Any, where: Any, mean: Any, variance: Any, moments: Any) -> None:
     """2x2 maxima of each channel, and its moments over equally many images that follow each other.
 
     Args:
         y: activations.
+        kept: those that dropout keeps, ``[place, point, height, width, channel]``; None for all. Moments are of all.
         pooled: to be filled with the maxima.
         where: to be filled with the place of each in its window, row by row, uint8.
         mean: of each channel, ``[row, channel]``, as many rows as there are groups of images; filled with ``moments``.
@@ -97,6 +118,7 @@ def pool(y: Any, pooled: Any, where: Any, mean: Any, variance: Any, moments: Any
     # of the values: so nothing is lost where a channel's mean is far above its deviation.
     first, second, shift = np.empty_like(mean[0]), np.empty_like(mean[0]), np.empty_like(mean[0])
     sums = np.zeros((2, channels))
+    values = np.empty((4, channels), mean.dtype)
     for n in range(points):
         if moments and n % group == 0:
             sums[:] = 0
@@ -112,7 +134,14 @@ def pool(y: Any, pooled: Any, where: Any, mean: Any, variance: Any, moments: Any
                     # Written so that the compiler sees how the four lie to each other, and takes vectors.
                     y0, y1 = y[n, 2 * i, 2 * j], y[n, 2 * i, 2 * j + 1]
                     y2, y3 = y[n, 2 * i + 1, 2 * j], y[n, 2 * i + 1, 2 * j + 1]
-                    _maxima(y0, y1, y2, y3, pooled[n, i, j], where[n, i, j], like)
+                    if kept is None:
+                        _maxima(y0, y1, y2, y3, pooled[n, i, j], where[n, i, j], like)
+                    else:
+                        _drop(y0, kept[0, n, i, j], values[0])
+                        _drop(y1, kept[1, n, i, j], values[1])
+                        _drop(y2, kept[2, n, i, j], values[2])
+                        _drop(y3, kept[3, n, i, j], values[3])
+                        _maxima_of_kept(values, pooled[n, i, j], where[n, i, j], like)
                     if moments:
                         for c in range(channels):
                             a, b = widened(y0[c]) - shift[c], widened(y1[c]) - shift[c]
@@ -121,7 +150,15 @@ def pool(y: Any, pooled: Any, where: Any, mean: Any, variance: Any, moments: Any
                             second[c] += (a * a + b * b) + (d * d + e * e)
                     continue
                 y0, y1, y2, y3 = y[n, 2 * i, 2 * j], y[n, 2 * i, right], y[n, low, 2 * j], y[n, low, right]
-                _maxima(y0, y1, y2, y3, pooled[n, i, j], where[n, i, j], like)
+                if kept is None:
+                    _maxima(y0, y1, y2, y3, pooled[n, i, j], where[n, i, j], like)
+                else:
+                    beside, below = right - 2 * j, 2 * (low - 2 * i)  # 0 where a place is the one before it again
+                    _drop(y0, kept[0, n, i, j], values[0])
+                    _drop(y1, kept[beside, n, i, j], values[1])
+                    _drop(y2, kept[below, n, i, j], values[2])
+                    _drop(y3, kept[below + beside, n, i, j], values[3])
+                    _maxima_of_kept(values, pooled[n, i, j], where[n, i, j], like)
                 if moments:
                     for h in range(2 * i, low + 1):
                         for w in range(2 * j, right + 1):
@@ -234,17 +271,19 @@ def gather(y: Any, where: Any, out: Any) -> None:
 
 
 @compiled
-def pool_relu(y: Any, offset: Any, out: Any, where: Any) -> None:
+def pool_relu(y: Any, kept: Any, offset: Any, out: Any, where: Any) -> None:
     """2x2 maxima of each channel, ``max(maximum + offset, 0)`` of them.
 
     Args:
         y: activations.
+        kept: as of :func:`pool`.
         offset: ``[row, channel]``; as many images have a row in common as there are images to a row.
         out: to be filled.
         where: to be filled with the place of each maximum as of :func:`pool`, or ``STOPPED``.
     """
-    points, height, width = y.shape[:3]
+    points, height, width, channels = y.shape
     like = out.dtype.type(0)
+    values = np.empty((4, channels), offset.dtype)
     for n in range(points):
         b = offset[n // (points // offset.shape[0])]
         for i in range(out.shape[1]):
@@ -253,12 +292,27 @@ def pool_relu(y: Any, offset: Any, out: Any, where: Any) -> None:
             for j in range(whole):  # of its own, so that the compiler sees how the four lie to each other
                 y0, y1 = y[n, 2 * i, 2 * j], y[n, 2 * i, 2 * j + 1]
                 y2, y3 = y[n, 2 * i + 1, 2 * j], y[n, 2 * i + 1, 2 * j + 1]
-                _maxima(y0, y1, y2, y3, out[n, i, j], where[n, i, j], like)
+                if kept is None:
+                    _maxima(y0, y1, y2, y3, out[n, i, j], where[n, i, j], like)
+                else:
+                    _drop(y0, kept[0, n, i, j], values[0])
+                    _drop(y1, kept[1, n, i, j], values[1])
+                    _drop(y2, kept[2, n, i, j], values[2])
+                    _drop(y3, kept[3, n, i, j], values[3])
+                    _maxima_of_kept(values, out[n, i, j], where[n, i, j], like)
                 _rectify(out[n, i, j], b, where[n, i, j])
             for j in range(whole, out.shape[2]):
                 right = min(2 * j + 1, width - 1)
                 y0, y1, y2, y3 = y[n, 2 * i, 2 * j], y[n, 2 * i, right], y[n, low, 2 * j], y[n, low, right]
-                _maxima(y0, y1, y2, y3, out[n, i, j], where[n, i, j], like)
+                if kept is None:
+                    _maxima(y0, y1, y2, y3, out[n, i, j], where[n, i, j], like)
+                else:
+                    beside, below = right - 2 * j, 2 * (low - 2 * i)
+                    _drop(y0, kept[0, n, i, j], values[0])
+                    _drop(y1, kept[beside, n, i, j], values[1])
+                    _drop(y2, kept[below, n, i, j], values[2])
+                    _drop(y3, kept[below + beside, n, i, j], values[3])
+                    _maxima_of_kept(values, out[n, i, j], where[n, i, j], like)
                 _rectify(out[n, i, j], b, where[n, i, j])
 
 

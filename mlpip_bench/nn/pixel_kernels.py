@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from mlpip_bench.nn.kernels import STOPPED, compiled, highest, narrowed, widened
+from mlpip_bench.nn.kernels import DROPPED, STOPPED, compiled, highest, narrowed, widened
 
 
 @njit(inline="always")
@@ -47,11 +47,12 @@ def _outputs(image: Any, i: Any, j: Any, filters: Any, y: Any) -> None:
 
 
 @compiled
-def conv_pool_relu(x: Any, filters: Any, offset: Any, out: Any, where: Any) -> None:
+def conv_pool_relu(x: Any, kept: Any, filters: Any, offset: Any, out: Any, where: Any) -> None:
     """3x3 convolution of images with a border, 2x2 maxima, ``max(maximum + offset, 0)``.
 
     Args:
         x: images.
+        kept: outputs that dropout keeps, ``[place, image, height, width, group, filter]``; None for all.
         filters: of each row and group.
         offset: likewise.
         out: to be filled, ``[image, height, width, group, filter]``.
@@ -59,7 +60,7 @@ def conv_pool_relu(x: Any, filters: Any, offset: Any, out: Any, where: Any) -> N
     """
     points, rows, columns, groups, count = out.shape
     height, width = x.shape[3] - 3, x.shape[4] - 3
-    like, zero = out.dtype.type(0), filters.dtype.type(0)
+    like, zero, none = out.dtype.type(0), filters.dtype.type(0), filters.dtype.type(DROPPED)
     y = np.empty(4 * count, filters.dtype)
     for g in range(groups):
         for n in range(points):
@@ -67,6 +68,11 @@ def conv_pool_relu(x: Any, filters: Any, offset: Any, out: Any, where: Any) -> N
             for i in range(rows):
                 for j in range(columns):
                     _outputs(x[n, g], 2 * i, 2 * j, filters[r, g], y)
+                    if kept is not None:
+                        for place in range(4):
+                            part, k = y[place * count : (place + 1) * count], kept[place, n, i, j, g]
+                            for c in range(count):
+                                part[c] = part[c] if k[c] else none
                     if 2 * j + 1 == width:
                         y[count : 2 * count], y[3 * count :] = y[:count], y[2 * count : 3 * count]
                     if 2 * i + 1 == height:

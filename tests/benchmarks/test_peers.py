@@ -87,7 +87,7 @@ def faster_than_peer(faster, processes) -> Callable[..., None]:
 
 
 def further(*values: object) -> Any:
-    """A peer that is slower than another of the same work: measured by ``tox -e benchmarks``, and not at each change."""
+    """A peer that is slower than another of the same work: by ``tox -e benchmarks``, not at each change."""
     return pytest.param(*values, marks=pytest.mark.slow)
 
 

@@ -240,13 +240,14 @@ def test_what_is_no_number_stays_so(place, value):
     torch.testing.assert_close(found, convolved(x.unsqueeze(1), filters, bias, True), equal_nan=True)
 
 
+@pytest.mark.parametrize("rate", [0, 0.6])
 @pytest.mark.parametrize("channels", [2, 5])  # few, and more
 @pytest.mark.parametrize("own_filters", [False, True])
 @pytest.mark.parametrize("tasks", [1, 3])
 @pytest.mark.parametrize("norm", NORM_MODES)
-def test_a_block_is_what_it_is_in_torch_s_operations(norm, tasks, own_filters, channels, monkeypatch):
+def test_a_block_is_what_it_is_in_torch_s_operations(norm, tasks, own_filters, channels, rate, monkeypatch):
     torch.manual_seed(1)
-    block = ConvBlock(channels, 4, norm, ceil_mode=True)
+    block = ConvBlock(channels, 4, norm, ceil_mode=tasks == 3, dropout=rate)
     with torch.no_grad():
         block.norm.scale.copy_(torch.tensor([1.0, -0.5, 2.0, -1.0]).view(-1, 1, 1))
         block.norm.shift.normal_()
@@ -265,8 +266,8 @@ def test_a_block_is_what_it_is_in_torch_s_operations(norm, tasks, own_filters, c
     def outputs(dtype: torch.dtype) -> list[Tensor]:
         block.to(dtype)
         support, query = images.to(dtype)
-        of_support, statistics = block(support, None)
-        of_query, _ = block(query, statistics)
+        of_support, statistics = block(support, None, range(tasks))
+        of_query, _ = block(query, statistics, range(10, 10 + tasks))
         loss = (
             of_support * torch.linspace(0, 1, of_support.numel()).view_as(of_support)
         ).sum() + of_query.square().sum()

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from mlpip_bench.nn import fused
+from mlpip_bench.nn import dropout, fused
 from mlpip_bench.nn.backbone import Backbone, InputShape
 from mlpip_bench.nn.conv_block import ConvBlock
 from mlpip_bench.nn.layers import mlp
@@ -92,7 +92,8 @@ class Conv4(Backbone):
         """Have the loops of a CPU compiled."""
         if fused.usable(torch.zeros(1, device=device)):
             with backbone_autocast(device):
-                fused.prepare(torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32)
+                dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
+            fused.prepare(dtype, drops=any(block.dropout for block in self.blocks))
 
     def forward(
         self,
@@ -102,10 +103,12 @@ class Conv4(Backbone):
         """Features of each task's images, and the moments of each block."""
         begin = self._blocks_task_by_task(x)
         moments: list[Moments] = []
+        drops = x.device.type == "cpu" and any(block.drops for block in self.blocks)
+        seeds = dropout.draw_seeds(len(self.blocks), x.shape[0]) if drops else [None] * len(self.blocks)
         if begin:
-            x, moments = self._task_by_task(x, support, begin)
+            x, moments = self._task_by_task(x, support, seeds[:begin])
         for index, block in enumerate(list(self.blocks)[begin:], begin):  # a list: higher cannot slice its own
-            x, own = block(x, None if support is None else support[index])
+            x, own = block(x, None if support is None else support[index], seeds[index])
             moments.append(own)
         return self.last(x.flatten(2)), tuple(moments)
 
@@ -139,13 +142,17 @@ class Conv4(Backbone):
         ]
         return max(large) + 1 if large else 0
 
-    def _task_by_task(self, x: Tensor, support: Statistics | None, blocks: int) -> tuple[Tensor, list[Moments]]:
-        outputs, per_task = [], []
+    def _task_by_task(
+        self, x: Tensor, support: Statistics | None, seeds: Sequence[Sequence[int] | None]
+    ) -> tuple[Tensor, list[Moments]]:
+        """Through as many blocks as there are seeds of dropout."""
+        outputs, per_task, blocks = [], [], len(seeds)
         for task in range(x.shape[0]):
-            own = None if support is None else task_statistics(support[:blocks], slice(task, task + 1))
-            images, moments = x[task : task + 1], []
-            for index, block in enumerate(list(self.blocks)[:blocks]):
-                images, found = block(images, None if own is None else own[index])
+            here = slice(task, task + 1)
+            own = None if support is None else task_statistics(support[:blocks], here)
+            images, moments = x[here], []
+            for index, (block, noise) in enumerate(zip(list(self.blocks)[:blocks], seeds, strict=True)):
+                images, found = block(images, None if own is None else own[index], noise and noise[here])
                 moments.append(found)
             outputs.append(images)
             per_task.append(tuple(moments))
