@@ -26,7 +26,8 @@ def page(results: Path = RESULTS) -> str:
         "",
         "An experiment of the current version is complete and can be extended in a copy, for example by a seed:",
         "`python -m mlpip_bench run --config COPY/experiment.yaml --seeds 0,1 --results COPY`. A frozen one comes from",
-        "an older version: its tables are regenerated, its trials are not run again.",
+        "an older version: its tables are regenerated, its trials are not run again. One that is under way has some of",
+        "its records, or none yet.",
         "",
         "| experiment | question | version | machine | quoted in |",
         "| --- | --- | --- | --- | --- |",
@@ -34,7 +35,7 @@ def page(results: Path = RESULTS) -> str:
     for name, about in experiments(results).items():
         version = (
             f"{about['frozen']}, frozen" if "frozen" in about else f"{about['version']}, numbers {about['numbers']}"
-        )
+        ) + (f", {about['status']}" if "status" in about else "")
         where = f"[{about['page']}](../{about['page']})"
         lines.append(
             f"| [{name}]({name}/experiment.yaml) | {about['question']} | {version} | {about['machine']} | {where} |"

@@ -61,7 +61,7 @@ _MOST_AT_ONCE = 4096  # processes of a cluster, or of its CPUs
 _MOST_THREADS = 512  # more than any machine has cores for; many more are a segmentation fault
 _LONGEST_VALUE = 1000  # characters of a value that is not simply a text
 
-ABOUT = ("question", "page", "machine", "version", "numbers", "frozen", "note")
+ABOUT = ("question", "page", "machine", "version", "numbers", "frozen", "status", "note")
 """What else a file of options may have: what an experiment says of itself."""
 
 
