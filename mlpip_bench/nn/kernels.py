@@ -153,11 +153,11 @@ def pool(y: Any, kept: Any, pooled: Any, where: Any, mean: Any, variance: Any, m
                 if kept is None:
                     _maxima(y0, y1, y2, y3, pooled[n, i, j], where[n, i, j], like)
                 else:
-                    beside, below = right - 2 * j, 2 * (low - 2 * i)  # 0 where a place is the one before it again
+                    across, down = right - 2 * j, 2 * (low - 2 * i)  # 0 where a place is the one before it again
                     _drop(y0, kept[0, n, i, j], values[0])
-                    _drop(y1, kept[beside, n, i, j], values[1])
-                    _drop(y2, kept[below, n, i, j], values[2])
-                    _drop(y3, kept[below + beside, n, i, j], values[3])
+                    _drop(y1, kept[across, n, i, j], values[1])
+                    _drop(y2, kept[down, n, i, j], values[2])
+                    _drop(y3, kept[down + across, n, i, j], values[3])
                     _maxima_of_kept(values, pooled[n, i, j], where[n, i, j], like)
                 if moments:
                     for h in range(2 * i, low + 1):
@@ -307,11 +307,11 @@ def pool_relu(y: Any, kept: Any, offset: Any, out: Any, where: Any) -> None:
                 if kept is None:
                     _maxima(y0, y1, y2, y3, out[n, i, j], where[n, i, j], like)
                 else:
-                    beside, below = right - 2 * j, 2 * (low - 2 * i)
+                    across, down = right - 2 * j, 2 * (low - 2 * i)
                     _drop(y0, kept[0, n, i, j], values[0])
-                    _drop(y1, kept[beside, n, i, j], values[1])
-                    _drop(y2, kept[below, n, i, j], values[2])
-                    _drop(y3, kept[below + beside, n, i, j], values[3])
+                    _drop(y1, kept[across, n, i, j], values[1])
+                    _drop(y2, kept[down, n, i, j], values[2])
+                    _drop(y3, kept[down + across, n, i, j], values[3])
                     _maxima_of_kept(values, out[n, i, j], where[n, i, j], like)
                 _rectify(out[n, i, j], b, where[n, i, j])
 
