@@ -12,7 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mlpip_bench.records.record import Better, Record, facts
 from mlpip_bench.reporting.decisions import positive_numbers
-from mlpip_bench.reporting.entries import Entry, as_text, bench_order, grouped, record_order, row_groups, seeds_of
+from mlpip_bench.reporting.entries import (
+    Entry,
+    as_text,
+    bench_order,
+    completed,
+    grouped,
+    record_order,
+    row_groups,
+    seeds_of,
+)
 from mlpip_bench.reporting.table import Cell, Row, WideTable
 from mlpip_bench.reporting.wording import STAND_IN_NOTE, duration, in_words, number_text, stand_in_mark, training_cost
 from mlpip_bench.utils.errors import UserError
@@ -60,8 +69,8 @@ def _table(records: Sequence[Record], metric: str, target: float) -> WideTable:
     if unit == "fraction" and not 1 < target <= 100:
         raise UserError(f"--target of a share is in per cent, as in {metric}=90; got {metric}={target:g}.")
     goal = target / 100 if unit == "fraction" else target
-    entries = list(
-        {(e.record.method, e.record.seed, *sorted(e.facts.items())): e for e in map(_entry, records)}.values()
+    entries = completed(
+        list({(e.record.method, e.record.seed, *sorted(e.facts.items())): e for e in map(_entry, records)}.values())
     )
     rows = []
     for group, telling in row_groups(entries, set()):
