@@ -71,7 +71,8 @@ def table(
         str | None,
         typer.Option(
             metavar="METRIC=NUMBER,...",
-            help="With --timing: training until validation reached this, as in accuracy=90,nll=0.3 (%; nats).",
+            help="With --timing: training until validation reached this, as in accuracy=90,nll=0.3 (%; nats); "
+            "as CSV that alone.",
         ),
     ] = None,
     benchmark_json: Annotated[
@@ -88,7 +89,7 @@ def table(
     from mlpip_bench.reporting.decisions import check_margins, parse_margins
     from mlpip_bench.reporting.selection import parse_names, selected, shown
     from mlpip_bench.reporting.tables.long import long_csv
-    from mlpip_bench.reporting.tables.target import parse_targets, target_tables
+    from mlpip_bench.reporting.tables.target import parse_targets, target_csv, target_tables
     from mlpip_bench.reporting.tables.timing import benchmark_tables, timed, timing_csv, timing_tables
 
     if paired and timing:
@@ -113,7 +114,8 @@ def table(
     chosen = selected(records, benches=benches, methods=wanted, metrics=() if timing else metrics)
     check_margins(margins, {score.metric for record in chosen for score in record.scores})
     if format_ is TableFormat.csv and not paired:
-        typer.echo(timing_csv(chosen) if timing else long_csv(chosen), nl=False)
+        as_csv = target_csv(chosen, targets) if targets else timing_csv(chosen) if timing else long_csv(chosen)
+        typer.echo(as_csv, nl=False)
         return
     quoted = [row for row in published_data.load() if published and (not benches or row.bench in benches)]
     named = shown(chosen, given, quoted)
