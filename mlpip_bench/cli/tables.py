@@ -98,6 +98,16 @@ def table(
         raise UserError(
             f"--against chooses what to compare with; got --against {against} alone. Add --paired or --timing."
         )
+    if timing and metric is not None:
+        raise UserError(
+            f"--metric chooses among tables of scores; got --metric {metric} with --timing. Leave one of them out; "
+            "--target names the metric of a target."
+        )
+    if timing and against is not None and format_ is TableFormat.csv:
+        raise UserError(
+            f"ratios are in tables, and as CSV there are times alone; got --against {against} with --format csv. Leave "
+            "one of them out."
+        )
     if target is not None and not timing:
         raise UserError(f"--target is a table of timings; got --target {target} alone. Add --timing.")
     if benchmark_json is not None:
@@ -111,7 +121,7 @@ def table(
     records = _records(results_folders or [RUNS])
     wanted = options.names(methods) and options.names(f"{methods},{against or ''}")  # what is compared against, too
     benches, metrics = options.names(bench), options.names(metric)
-    chosen = selected(records, benches=benches, methods=wanted, metrics=() if timing else metrics)
+    chosen = selected(records, benches=benches, methods=wanted, metrics=metrics)
     check_margins(margins, {score.metric for record in chosen for score in record.scores})
     if format_ is TableFormat.csv and not paired:
         as_csv = target_csv(chosen, targets) if targets else timing_csv(chosen) if timing else long_csv(chosen)
@@ -122,7 +132,8 @@ def table(
     other = next((n.method for n, r in zip(named.records, chosen, strict=True) if r.method == against), against)
     if timing:
         to_target = target_tables(named.records, targets)
-        timings = timing_tables(named.records, other) if timed(named.records) or not to_target else []
+        alone = to_target and against is None and not timed(named.records)
+        timings = [] if alone else timing_tables(named.records, other)
         show_tables([*timings, *to_target], format_)
     elif paired:
         _show_paired(chosen, named, against, other, margins, format_)

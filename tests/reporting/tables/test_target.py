@@ -76,6 +76,22 @@ def test_a_target_that_is_none_is_one_message_and_status_2(text, message, format
     assert message in result.output
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--against", "beta"], "records of the protocol timing; there are none"),
+        (["--against", "beta", "--format", "csv"], "got --against beta with --format csv. Leave one of them out"),
+        (["--metric", "nll"], "got --metric nll with --timing. Leave one of them out"),
+    ],
+)
+def test_what_a_table_of_targets_does_not_have_is_refused(given, message, tmp_path):
+    for method in ("alpha", "beta"):
+        store.save(trained((0.5, 0.9), method=method), tmp_path)
+    result = invoke("table", "--timing", "--target", "accuracy=90", "--results", tmp_path, *given)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
 def test_targets_at_the_bounds_are_reached():
     assert texts([trained((0.5, 1.0))], accuracy=100)["alpha"]["tasks"] == "800"
     assert texts([trained((0.5, 0.9 - 1e-16))], accuracy=90)["alpha"]["tasks"] == "800"
