@@ -46,7 +46,7 @@ def perform_runs(configs: Sequence[RunConfig], asked: Sequence[Mapping[str, Any]
             check_folder_can_be_made(config.results)  # before data are read
     reporter = ConsoleReporter(err)
     planned = [
-        planning.plan_trials(config, reporter, here=options["ray"] is None)
+        planning.plan_trials(config, reporter, here=options["ray"] is None, at_once=options["jobs"])
         for config, options in zip(configs, asked, strict=True)
     ]
     failed = [_perform_run(*of_run, reporter) for of_run in zip(planned, configs, asked, margins, strict=True)]

@@ -71,7 +71,8 @@ def table(
         str | None,
         typer.Option(
             metavar="METRIC=NUMBER,...",
-            help="With --timing: training until validation reached this, as in accuracy=90,nll=0.3 (%; nats).",
+            help="With --timing: training until validation reached this, as in accuracy=90,nll=0.3 (%; nats); "
+            "as CSV that alone.",
         ),
     ] = None,
     benchmark_json: Annotated[
@@ -88,7 +89,7 @@ def table(
     from mlpip_bench.reporting.decisions import check_margins, parse_margins
     from mlpip_bench.reporting.selection import parse_names, selected, shown
     from mlpip_bench.reporting.tables.long import long_csv
-    from mlpip_bench.reporting.tables.target import parse_targets, target_tables
+    from mlpip_bench.reporting.tables.target import parse_targets, target_csv, target_tables
     from mlpip_bench.reporting.tables.timing import benchmark_tables, timed, timing_csv, timing_tables
 
     if paired and timing:
@@ -96,6 +97,16 @@ def table(
     if against is not None and not (paired or timing):
         raise UserError(
             f"--against chooses what to compare with; got --against {against} alone. Add --paired or --timing."
+        )
+    if timing and metric is not None:
+        raise UserError(
+            f"--metric chooses among tables of scores; got --metric {metric} with --timing. Leave one of them out; "
+            "--target names the metric of a target."
+        )
+    if timing and against is not None and format_ is TableFormat.csv:
+        raise UserError(
+            f"ratios are in tables, and as CSV there are times alone; got --against {against} with --format csv. Leave "
+            "one of them out."
         )
     if target is not None and not timing:
         raise UserError(f"--target is a table of timings; got --target {target} alone. Add --timing.")
@@ -110,17 +121,19 @@ def table(
     records = _records(results_folders or [RUNS])
     wanted = options.names(methods) and options.names(f"{methods},{against or ''}")  # what is compared against, too
     benches, metrics = options.names(bench), options.names(metric)
-    chosen = selected(records, benches=benches, methods=wanted, metrics=() if timing else metrics)
+    chosen = selected(records, benches=benches, methods=wanted, metrics=metrics)
     check_margins(margins, {score.metric for record in chosen for score in record.scores})
     if format_ is TableFormat.csv and not paired:
-        typer.echo(timing_csv(chosen) if timing else long_csv(chosen), nl=False)
+        as_csv = target_csv(chosen, targets) if targets else timing_csv(chosen) if timing else long_csv(chosen)
+        typer.echo(as_csv, nl=False)
         return
     quoted = [row for row in published_data.load() if published and (not benches or row.bench in benches)]
     named = shown(chosen, given, quoted)
     other = next((n.method for n, r in zip(named.records, chosen, strict=True) if r.method == against), against)
     if timing:
         to_target = target_tables(named.records, targets)
-        timings = timing_tables(named.records, other) if timed(named.records) or not to_target else []
+        alone = to_target and against is None and not timed(named.records)
+        timings = [] if alone else timing_tables(named.records, other)
         show_tables([*timings, *to_target], format_)
     elif paired:
         _show_paired(chosen, named, against, other, margins, format_)

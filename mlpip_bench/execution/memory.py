@@ -7,6 +7,8 @@ import dataclasses
 import functools
 import math
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.method import Method, Problem
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
+from mlpip_bench.utils.device import give_back_freed_memory
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.timers import peak_bytes
 
@@ -23,23 +26,44 @@ _SMALL = 2**26  # bytes of a batch's images; with fewer no machine has trouble, 
 _WITH_ALL_ELSE = 1.5  # what a process took of the bytes of its tensors, with what allocators hold: 4.6 GB for 2.7
 
 
-def check_memory(trial: Trial) -> None:
-    """Refuse a trial whose training step cannot fit, which the system would answer by killing the process.
+def check_memory(trials: Sequence[Trial], at_once: int = 1) -> None:
+    """Refuse trials whose training steps cannot fit, which the system would answer by killing the process.
+
+    Args:
+        trials: that are to be trained, on one device.
+        at_once: how many of them share its memory.
 
     Raises:
-        UserError: it needs more than this machine, or its GPU, has.
+        UserError: they need more than is available on this machine, or on its GPU.
     """
-    plan, bench, shape = trial.plan, trial.bench, trial.problem.backbone.input_shape
-    images = plan.tasks_per_batch * bench.way * (bench.shot + plan.train_queries)
-    if trial.family.kind != "classification" or images * math.prod(shape) * 4 <= _SMALL:
+    large = [trial for trial in trials if trial.family.kind == "classification" and _bytes_of_images(trial) > _SMALL]
+    if not large:
         return
-    needed, there = _WITH_ALL_ELSE * bytes_of_a_step(trial), _memory(trial.device)
-    if needed > there:
+    needed = sorted(((_WITH_ALL_ELSE * bytes_of_a_step(t), t) for t in large), key=lambda pair: pair[0], reverse=True)
+    together = [number for number, _ in needed[:at_once]]
+    (most, trial), there = needed[0], _memory(trials[0].device)
+    if sum(together) > there.available:
+        several = f"{len(together)} at once take {_gigabytes(sum(together))}, " if len(together) > 1 else ""
         raise UserError(
-            f"a training step must fit the memory; one of {trial.title} has {images} images and takes about "
-            f"{needed / 1e9:.0f} GB, and there are {there / 1e9:.0f} GB. Use fewer ways, --set tasks_per_batch=1, or "
-            "a smaller --set train_queries."
+            f"a training step must fit the memory; one of {trial.title} has {_images(trial)} images and takes about "
+            f"{_gigabytes(most)}, {several}and of the {_gigabytes(there.total)} of "
+            f"{'the GPU' if trial.device.type == 'cuda' else 'this machine'} {_gigabytes(there.available)} are "
+            f"available. Use {'fewer --jobs, ' if several else ''}fewer ways, --set tasks_per_batch=1, or a smaller "
+            "--set train_queries; or end what else takes memory."
         )
+
+
+def _images(trial: Trial) -> int:
+    """Of a training step."""
+    return trial.plan.tasks_per_batch * trial.bench.way * (trial.bench.shot + trial.plan.train_queries)
+
+
+def _bytes_of_images(trial: Trial) -> int:
+    return _images(trial) * math.prod(trial.problem.backbone.input_shape) * 4
+
+
+def _gigabytes(number: float) -> str:
+    return f"{number / 1e9:.0f} GB" if number >= 1e10 else f"{number / 1e9:.1f} GB"
 
 
 def bytes_of_a_step(trial: Trial) -> int:
@@ -82,21 +106,69 @@ def _bytes_of_an_image(plugin: type[Method[Any]], settings: Any, problem: Proble
     return of_support, of_query
 
 
-def _memory(device: torch.device) -> int:
-    """Bytes of the GPU, or of this machine as far as this process may use it."""
+@dataclass(frozen=True)
+class _Memory:
+    """Bytes of a machine, of a GPU, or of a control group.
+
+    Attributes:
+        total: all of it.
+        available: what is free, or held by caches that would be given back.
+    """
+
+    total: int
+    available: int
+
+
+def _memory(device: torch.device) -> _Memory:
+    """Of the GPU, or of this machine as far as this process may use it."""
     if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
-    sizes = []
-    with contextlib.suppress(ValueError, OSError, AttributeError):  # elsewhere than on Linux and macOS
-        sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    for limit in _limits_of_cgroups(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")):
+        free, total = torch.cuda.mem_get_info(device)
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return _Memory(total, free + cached)
+    give_back_freed_memory()
+    found = [_of_machine(Path("/proc/meminfo"))]
+    for folder, version in _control_groups(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")):
         with contextlib.suppress(ValueError, OSError):  # "max", or no such limit
-            sizes.append(int(limit.read_text()))
-    return min(sizes, default=2**62)
+            found.append(_of_group(folder, version))
+    return _Memory(min(m.total for m in found), min(m.available for m in found))
 
 
-def _limits_of_cgroups(mounted: Path, own: Path) -> list[Path]:
-    """Where the limits of this process's control group and of those above it stand, in either version of them."""
+def _of_machine(meminfo: Path) -> _Memory:
+    total = 2**62
+    with contextlib.suppress(ValueError, OSError, AttributeError):  # elsewhere than on Linux and macOS
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with contextlib.suppress(ValueError, OSError, KeyError):  # elsewhere than on Linux
+        lines = (line.split(":") for line in meminfo.read_text().splitlines())
+        kilobytes = {name: value.split()[0] for name, value in lines}["MemAvailable"]
+        return _Memory(total, 1024 * int(kilobytes))
+    return _Memory(total, total)
+
+
+_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file")),
+    2: ("memory.max", "memory.current", ("active_file", "inactive_file", "slab_reclaimable")),
+}
+"""By version of control groups: the limit, what is used, and what of memory.stat would be given back."""
+
+
+def _of_group(folder: Path, version: int) -> _Memory:
+    """Of a control group that has a limit.
+
+    Raises:
+        OSError: it has none.
+        ValueError: it has one in words.
+    """
+    limit_file, used_file, caches = _FILES[version]
+    limit, used, cached = int((folder / limit_file).read_text()), 0, 0
+    with contextlib.suppress(ValueError, OSError):
+        used = int((folder / used_file).read_text())
+        held = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        cached = sum(int(held.get(name, 0)) for name in caches)
+    return _Memory(limit, min(limit, max(0, limit - used + cached)))
+
+
+def _control_groups(mounted: Path, own: Path) -> list[tuple[Path, int]]:
+    """The folders of this process's control group and of those above it, each with its version."""
     found = []
     with contextlib.suppress(OSError):
         for line in own.read_text().splitlines():
@@ -105,7 +177,7 @@ def _limits_of_cgroups(mounted: Path, own: Path) -> list[Path]:
             if unified or "memory" in controllers.split(","):
                 top = mounted if unified else mounted / "memory"
                 group = top / name.strip("/")
-                file = "memory.max" if unified else "memory.limit_in_bytes"
                 # In a container its own group is mounted at the top, and the name is one of outside.
-                found += [folder / file for folder in (group, *group.parents) if folder.is_relative_to(top)]
+                folders = (folder for folder in (group, *group.parents) if folder.is_relative_to(top))
+                found += [(folder, 2 if unified else 1) for folder in folders]
     return found

@@ -34,6 +34,7 @@ def plan_trials(
     reporter: Reporter | None = None,
     *,
     here: bool = True,
+    at_once: int = 1,
     methods: Mapping[str, type[Method[Any]]] | None = None,
 ) -> list[Trial]:
     """Resolve and check everything that was asked for, before any work starts.
@@ -44,6 +45,7 @@ def plan_trials(
         config: what is asked for.
         reporter: shows what is read.
         here: whether this machine is the one that must have the device.
+        at_once: how many trials share its memory.
         methods: classes by name that need not be registered.
 
     Raises:
@@ -111,9 +113,15 @@ def plan_trials(
             f"a protocol must apply to bench and method; none of {', '.join(protocols)} does to "
             f"{', '.join(plugins)} on {' or '.join(kinds)}. See: list protocols."
         )
-    for trial in trials:
-        for each in [trial] if trial.tuning is None else map(trial.draw, range(trial.tuning.draws)):
-            _check(each, config.results, here)
+    trainings = [
+        each
+        for trial in trials
+        for each in ([trial] if trial.tuning is None else map(trial.draw, range(trial.tuning.draws)))
+    ]
+    for each in trainings:
+        _check(each, config.results)
+    if here:
+        check_memory(trainings, min(at_once, len(trials)))  # draws of a trial come one after the other
     return trials
 
 
@@ -261,11 +269,9 @@ def _resolve(
     return resolve(plugin, name, budget, config.preset, scopes(family, bench), overrides)
 
 
-def _check(trial: Trial, folder: Path, here: bool) -> None:
+def _check(trial: Trial, folder: Path) -> None:
     """What a trial's work would refuse, without reading an image or building a model."""
     trial.streams()
-    if here:
-        check_memory(trial)
     if (checkpoint := trial.checkpoint(folder)).exists():
         load_checkpoint(checkpoint, trial.training_key)
     trial.plugin.check(trial.problem, trial.settings)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from mlpip_bench.records.left_out import left_out
 from mlpip_bench.records.record import TRAINING_SERIES, Record, Scores, facts
 from mlpip_bench.records.statistics import bounds_of, estimate
 
@@ -20,9 +21,12 @@ def to_frame(records: Iterable[Record], *, per_task: bool = True) -> pd.DataFram
     ``mean`` with the 95 % half-width ``ci95``, ``unit``, ``better``; ``per_task`` with the scores themselves; the test
     condition (``way``, ``shot``, ``queries``, ``condition.NAME``); every setting (``norm``, ``iterations``,
     ``settings.NAME``), data option (``data.NAME``) and setting of the backbone (``backbone``, ``backbone.NAME``); and
-    what it took (``parameters``, ``training.seconds``, ``seconds``). What a record lacks is missing.
+    what it took (``parameters``, ``training.seconds``, ``seconds``). What a record lacks is missing; an option that it
+    leaves out, being at its default, is in it where another record has it.
     """
-    frame = pd.DataFrame([_row(record, score, per_task) for record in records for score in record.scores])
+    rows = [_row(record, score, per_task) for record in records for score in record.scores]
+    defaults = left_out((row["bench"], row) for row in rows)
+    frame = pd.DataFrame([{**defaults[row["bench"]], **row} for row in rows])
     rest = [name for name in frame.columns if name not in FIRST]
     return frame[[name for name in FIRST if name in frame.columns] + rest]
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from mlpip_bench.records import store
+from mlpip_bench.records.left_out import left_out
 from mlpip_bench.records.predictions import Array, OfTrial, Predictions, load, of_classes
 from mlpip_bench.records.record import Model, Record, facts
 from mlpip_bench.records.statistics import mean_ci95
@@ -387,10 +388,11 @@ def _configurations(models: Sequence[Source]) -> Iterator[tuple[str, list[Source
         key = json.dumps(known, sort_keys=True)
         by_method.setdefault((record.bench, record.method), {}).setdefault(key, (known, []))[1].append(source)
     for _, configurations in sorted(by_method.items()):
-        every = [known for known, _ in configurations.values()]
+        defaults = {n: _text(v) for n, v in left_out(("", known) for known, _ in configurations.values())[""].items()}
+        every = [{**defaults, **known} for known, _ in configurations.values()]
         names = sorted({name for known in every for name in known})
         telling = [name for name in names if len({known.get(name) for known in every}) > 1]
-        for known, members in configurations.values():
+        for known, (_, members) in zip(every, configurations.values(), strict=True):
             settings = ", ".join(f"{n.removeprefix('settings.')} {known.get(n, 'unset')}" for n in telling)
             yield settings, sorted(members, key=lambda member: member.record.seed)
 

@@ -130,8 +130,19 @@ def load_failure(path: Path) -> tuple[str, str] | None:
 
 
 def load_all(results: Path) -> list[Record]:
-    """All records below ``results/records``, sorted by bench, method, protocol and seed."""
-    records = index.load(results, list(record_paths(results)), load)
+    """All records below ``results/records``, sorted by bench, method, protocol and seed.
+
+    Raises:
+        UserError: a record is not readable or whole, or is there twice.
+    """
+    paths = list(record_paths(results))
+    records = index.load(results, paths, load)
+    found: dict[str, Path] = {}
+    for path, record in zip(paths, records, strict=True):
+        if (other := found.setdefault(record.filename, path)) != path:
+            raise UserError(
+                f"a trial has one record of a protocol; {other} and {path} are of the same one. Move the copy away."
+            )
     return sorted(records, key=lambda r: (r.bench, r.method, r.protocol, r.seed, r.key))
 
 

@@ -71,26 +71,40 @@ def parse_margins(text: str | None) -> Margins:
     Raises:
         UserError: it is written otherwise, or a margin is no positive number.
     """
-    return positive_numbers(text, "--margin", "accuracy=0.5,nll=0.01")
+    margins = numbers_of_metrics(text, "--margin", "accuracy=0.5,nll=0.01")
+    for metric, margin in margins.items():
+        if margin <= 0:
+            raise UserError(
+                "--margin takes positive numbers, of percentage points for shares and else of the metric's unit; got "
+                f"{metric}={margin:g}. Leave {metric} out where no difference is too small to matter."
+            )
+    return margins
 
 
-def positive_numbers(text: str | None, option: str, example: str) -> dict[str, float]:
-    """What an option says of metrics, each once.
+def numbers_of_metrics(text: str | None, option: str, example: str) -> dict[str, float]:
+    """What an option says of metrics, each once; nothing where it is not given.
 
     Raises:
-        UserError: it is written otherwise, or says something else than a positive number.
+        UserError: it is written otherwise, names a metric twice, or says something else than a number.
     """
     found: dict[str, float] = {}
-    for part in filter(None, (text or "").split(",")):
+    if text is None:
+        return found
+    for part in [part for part in text.split(",") if part.strip()] or [text]:
         metric, equals, written = (piece.strip() for piece in part.partition("="))
         try:
             number = float(written)
         except ValueError:
             number = math.nan
-        if not equals or not metric or not 0 < number < math.inf or metric in found:
+        if not equals or not metric or not math.isfinite(number):
             raise UserError(
-                f"{option} takes one positive number a metric, of percentage points for shares and else of the "
-                f"metric's unit, as in {example}; got {part!r}."
+                f"{option} takes METRIC=NUMBER, several with commas between them, as in {example}; got "
+                f"{part!r}. Write it so, or leave the option out."
+            )
+        if metric in found:
+            raise UserError(
+                f"{option} takes one number a metric; got {metric} twice, {found[metric]:g} and {number:g}. Leave one "
+                "of them out."
             )
         found[metric] = number
     return found

@@ -8,9 +8,10 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
+from mlpip_bench.records.left_out import left_out
 from mlpip_bench.records.record import Record, Scores, facts
 from mlpip_bench.records.score_array import ScoreArray
 from mlpip_bench.records.statistics import Estimate, Runs, bounds_of, difference, estimate, mean_over_seeds, welch
@@ -56,8 +57,18 @@ def entries_of(records: Iterable[Record]) -> list[Entry]:
     asked = list(records)
     if len(asked) != len(_last[0]) or any(a is not b for a, b in zip(asked, _last[0], strict=True)):
         ordered = sorted(asked, key=record_order)
-        _last = asked, [_entry(r, score) for r in ordered for score in r.scores if score.over == "tasks"]
+        _last = asked, completed([_entry(r, score) for r in ordered for score in r.scores if score.over == "tasks"])
     return list(_last[1])
+
+
+def completed(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries that are shown together; what some leave out at its default and others name, all have."""
+    found = left_out((e.record.bench, e.facts) for e in entries)
+    defaults = {bench: {name: as_text(value) for name, value in own.items()} for bench, own in found.items()}
+    return [
+        replace(e, facts={**own, **e.facts}) if (own := defaults[e.record.bench]).keys() - e.facts.keys() else e
+        for e in entries
+    ]
 
 
 _last: tuple[list[Record], list[Entry]] = ([], [])

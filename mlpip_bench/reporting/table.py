@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -212,7 +213,7 @@ def _frames(table: WideTable, width: int) -> list[Table]:
 
 def _rich_part(table: WideTable, names: Sequence[str], newline: str, first: int) -> Table:
     part = Table(box=box.HORIZONTALS)
-    part.add_column(table.row_name, width=first)
+    part.add_column(table.row_name, width=first, overflow="fold")
     for bench in table.benches:
         part.add_column(bench.replace(" ", newline), justify="right", overflow="fold")
 
@@ -250,10 +251,11 @@ def cells_of(
     texts = []
     for bench in table.benches if columns is None else columns:
         cell = row.cells.get(bench, _NO_CELL)
-        number = escape(cell.text.replace(" ", before_interval, 1))
+        number = escape(_BEFORE_INTERVAL.sub(before_interval, cell.text, count=1))
         spread = f"{before_spread}({escape(cell.spread)})" if cell.spread else ""
         texts.append((emphasize(number) if bench in row.bold else number) + spread)
     return texts
 
 
 _NO_CELL = Cell(math.nan, None, "")
+_BEFORE_INTERVAL = re.compile(r" (?=[±[(])")  # or quartiles, or a remark; never between a number and its unit

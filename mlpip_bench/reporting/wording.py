@@ -42,6 +42,11 @@ def bare(name: str) -> str:
     return name.removeprefix("settings.").removeprefix("data.").replace("backbone.", "backbone ").replace("_", " ")
 
 
+def value_in_words(name: str, value: str) -> str:
+    """A fact's value in words, also where it is not known."""
+    return value or {"tuned": "no (default)"}.get(name, "unset")
+
+
 def varies(values: Mapping[str, str]) -> bool:
     """Whether a fact has several values, which are given by bench, method or folder."""
     return len(set(values.values())) > 1
@@ -50,15 +55,15 @@ def varies(values: Mapping[str, str]) -> bool:
 def fact_in_words(name: str, values: Mapping[str, str]) -> str:
     """A fact and its value; its values, each with where it has it in brackets, if it has several."""
     if not varies(values):
-        return f"{bare(name)} {next(iter(values.values())) or 'unset'}"
+        return f"{bare(name)} {value_in_words(name, next(iter(values.values())))}"
     groups = grouped(values, lambda place: values[place])
-    return f"{bare(name)} " + ", ".join(f"{value or 'unset'} ({', '.join(places)})" for value, places in groups.items())
+    words = (f"{value_in_words(name, value)} ({', '.join(places)})" for value, places in groups.items())
+    return f"{bare(name)} {', '.join(words)}"
 
 
 def in_words(entry: Entry, names: Iterable[str]) -> str:
     """The named facts with their values."""
-    unset = {"tuned": "no (default)"}
-    return ", ".join(f"{bare(name)} {entry.facts.get(name) or unset.get(name, 'unset')}" for name in names)
+    return ", ".join(f"{bare(name)} {value_in_words(name, entry.facts.get(name, ''))}" for name in names)
 
 
 def named(entry: Entry, names: Sequence[str]) -> str:

@@ -93,6 +93,12 @@ def keep_freed_memory() -> None:
         libc.mallopt(m_trim_threshold, never)
 
 
+def give_back_freed_memory() -> None:
+    """Give the system back what this process has freed, and kept since :func:`keep_freed_memory`."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
 def environment(device: torch.device) -> dict[str, Any]:
     """Versions, machine and numeric settings, as JSON values."""
     cuda = device.type == "cuda"

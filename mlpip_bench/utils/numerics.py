@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, get_args
 
@@ -16,7 +16,15 @@ from mlpip_bench.utils.settings import NO_KEY
 if TYPE_CHECKING:
     import torch
 
-_of_backbones: ContextVar[Precision] = ContextVar("precision of backbones", default="float32")
+
+class _InThread(threading.local):
+    """What holds in a thread; not a ``ContextVar``, which torch's compiler cannot read within a function."""
+
+    precision: Precision = "float32"
+    """Of backbones."""
+
+
+_in_thread = _InThread()
 
 
 def backbone_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
@@ -24,7 +32,7 @@ def backbone_autocast(device: torch.device) -> contextlib.AbstractContextManager
     import torch
 
     # Without autocast's cache: it would keep the bfloat16 copy of a parameter that a training step then changes.
-    enabled = _of_backbones.get() == "bf16"
+    enabled = _in_thread.precision == "bf16"
     return torch.autocast(device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
 
 
@@ -84,12 +92,12 @@ class Numerics:
 
         matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn  # by default torch's convolutions are TF32
         before = matmul.allow_tf32, cudnn.allow_tf32
-        in_backbones = _of_backbones.set(self.precision)
+        in_backbones, _in_thread.precision = _in_thread.precision, self.precision
         try:
             matmul.allow_tf32 = cudnn.allow_tf32 = self.precision == "tf32"
             yield
         finally:
-            _of_backbones.reset(in_backbones)
+            _in_thread.precision = in_backbones
             matmul.allow_tf32, cudnn.allow_tf32 = before
 
 

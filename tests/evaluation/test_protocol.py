@@ -1,17 +1,19 @@
-"""What the choice of fixed points is worth stands with the scores."""
+"""What the choice of fixed points is worth stands with the scores; what is done to a test task is compiled once."""
 
 import dataclasses
 import statistics
 
 import numpy as np
 import pytest
+import torch
 
 from builders import make_method, make_pool
 from mlpip_bench.evaluation.metrics import ACCURACY, NLL
 from mlpip_bench.evaluation.predict import predict, score
-from mlpip_bench.evaluation.protocol import SCRAMBLES, Evaluation
+from mlpip_bench.evaluation.protocol import SCRAMBLES, Evaluation, compiled_for_tests
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import TaskStream
+from mlpip_bench.utils.numerics import Numerics
 
 
 def tasks_of_test() -> TaskStream:
@@ -35,3 +37,25 @@ def test_means_under_several_scrambles_are_recorded():
 def test_a_method_without_fixed_points_has_no_such_detail():
     (nll,) = Evaluation(make_method("protonets"), "best", tasks_of_test(), 4).scores((NLL,))
     assert not nll.detail
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own compiler
+@pytest.mark.parametrize("name", ["protonets", pytest.param("maml", marks=pytest.mark.slow)])
+def test_a_test_task_of_one_shape_and_precision_is_compiled_once(name, monkeypatch):
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, mode: compiler(function, backend="eager"))
+    torch._dynamo.reset()
+    stream, method = tasks_of_test(), make_method(name)
+    logits: dict[str, torch.Tensor] = {}
+    for precision in ("float32", "bf16"):
+        numerics = Numerics(precision, compile="default")
+        model, graphs = compiled_for_tests(method, numerics), []
+        with numerics.applied():
+            for _ in range(3):
+                ((predictive, _),) = predict(model, stream, 2)
+                graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+        assert graphs[0] > 0
+        assert graphs[1:] == graphs[:1] * 2
+        logits[precision] = predictive.logits
+    distance = (logits["bf16"] - logits["float32"]).abs().max()
+    assert 0 < distance < 0.1  # each in its own precision, also where the other was compiled before

@@ -350,3 +350,21 @@ def test_files_have_the_mode_that_the_umask_asks_for(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("private", "public")] == [0o600, 0o644]
+
+
+@pytest.mark.parametrize("copied", ["omni5w1s/alpha/copy.json", "omni5w1s/Alpha/{name}", "other/alpha/{name}"])
+@pytest.mark.parametrize("command", ["table", "figures", "report", "compare", "run"])
+def test_a_copy_of_a_record_is_an_error_that_names_both_files(copied, command, tmp_path):
+    path = store.save(make_record(), tmp_path)
+    copy = tmp_path / "records" / copied.format(name=path.name)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_bytes(path.read_bytes())
+    given = {
+        "compare": (tmp_path, tmp_path),
+        "run": ("--bench", "toy5", "--dry-run", "--results", tmp_path),
+    }.get(command, ("--results", tmp_path))
+    result = invoke(command, *given, COLUMNS="500")
+    assert result.exit_code == 2
+    assert str(path) in result.output
+    assert str(copy) in result.output
+    assert "Move the copy away" in result.output

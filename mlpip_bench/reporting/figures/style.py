@@ -13,6 +13,7 @@ import numpy as np
 import seaborn  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from mlpip_bench.records.left_out import left_out
 from mlpip_bench.records.record import Model, Record, Scores, facts
 from mlpip_bench.records.statistics import bounds_of, estimate
 
@@ -90,6 +91,8 @@ def labeled(runs: Iterable[Run], ignored: Collection[str] = ()) -> dict[str, lis
     named: dict[str, list[Run]] = defaultdict(list)
     for (method, _), own in found.items():
         known = [facts(*run) for run in own]
+        defaults = left_out(("", each) for each in known)[""]
+        known = [{**defaults, **each} for each in known]
         names = sorted({name for each in known for name in each} - {"inductive", *ignored})  # norm tells it
         differing = _telling(known, [name for name in names if len({str(each.get(name)) for each in known}) > 1])
         for each, run in zip(known, own, strict=True):

@@ -24,6 +24,7 @@ from mlpip_bench.reporting.entries import (
     Entry,
     as_text,
     column_order,
+    completed,
     conflicts,
     difference_of,
     entries_of,
@@ -47,6 +48,7 @@ from mlpip_bench.reporting.wording import (
     qualities_of_differences,
     signed_cell,
     stand_in_mark,
+    value_in_words,
 )
 from mlpip_bench.utils.encoding import csv_text
 from mlpip_bench.utils.errors import UserError
@@ -152,7 +154,10 @@ def changes(a: Iterable[Record], b: Iterable[Record], margins: Margins = NO_MARG
     Raises:
         UserError: no configuration is in both folders.
     """
-    sides = [grouped((e for e in entries_of(records) if e.score.model == "best"), _place) for records in (a, b)]
+    ours, theirs = entries_of(a), entries_of(b)
+    together = completed([*ours, *theirs])
+    both = together[: len(ours)], together[len(ours) :]
+    sides = [grouped((e for e in side if e.score.model == "best"), _place) for side in both]
     places = sorted(sides[0].keys() | sides[1].keys())
     found = [_change(*pair) for place in places for pair in _matched(sides[0].get(place, []), sides[1].get(place, []))]
     if not any(change.a and change.b for change in found):
@@ -350,7 +355,9 @@ def _unlike(both: Sequence[Change]) -> dict[str, tuple[str, str]]:
         for entries in ([change.a for change in both], [change.b for change in both])
     ]
     texts = {
-        name: tuple(", ".join(sorted({value for _, value in side.get(name, [])})) or "unset" for side in sides)
+        name: tuple(
+            value_in_words(name, ", ".join(sorted({value for _, value in side.get(name, [])}))) for side in sides
+        )
         for name in sorted(sides[0].keys() | sides[1].keys())
     }
     return {name: (a, b) for name, (a, b) in texts.items() if a != b}

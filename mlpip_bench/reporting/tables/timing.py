@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from mlpip_bench.records.left_out import DEFAULTS, left_out
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.reporting.table import Cell, Row, WideTable
 from mlpip_bench.utils.encoding import csv_text
@@ -84,13 +85,17 @@ class _Entry:
         assert not isinstance(value, str)  # numbers are tuples
         return value[0]
 
-    @property
-    def settings(self) -> str:
-        """What its speed depends on in addition to the device; what is varied, its label says."""
+    def settings(self, defaults: Mapping[str, object]) -> str:
+        """What its speed depends on in addition to the device; what is varied, its label says.
+
+        Args:
+            defaults: of what its record may leave out, and another of the table names.
+        """
         own = self.record.config.get("settings", {})
         shown = {name: own[name] for name in ("test_steps", "eval_samples") if name in own and not self.varied}
         numerics = ("precision",) if self.regime == "training" else ("precision", "compile")
-        shown |= {name: self.record.config[name] for name in numerics if name in self.record.config}
+        known = {**defaults, **self.record.config}
+        shown |= {name: known[name] for name in numerics if name in known}
         return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in shown.items())
 
 
@@ -168,6 +173,7 @@ def _table(regime: str, entries: Sequence[_Entry], own: Sequence[_Entry], refere
     what, columns = _MEASURED[regime]
     varied = ", other steps and samples" if entries[0].varied else ""
     ratio = f"× {reference}"  # noqa: RUF001  # a multiplication sign
+    defaults = left_out((bench, entry.record.config) for entry in entries)[bench]
     rows = []
     for entry in entries:
         cells = {
@@ -180,7 +186,7 @@ def _table(regime: str, entries: Sequence[_Entry], own: Sequence[_Entry], refere
             cells["at once"] = Cell(at_once, None, f"{at_once:.0f}")
         if (other := _reference(entry, own, reference)) is not None:
             cells[ratio] = _cell([a / b for a, b in zip(entry.pace, other.pace, strict=False)])
-        rows.append(Row(_label(entry), _attributes(entry), cells))
+        rows.append(Row(_label(entry), _attributes(entry, defaults), cells))
     repeats = sorted({len(entry.pace) for entry in entries})
     tasks = sorted({int(entry.detail("tasks")) for entry in entries})
     turns = "; all took turns, in an order drawn anew for each repeat" if len(own) > 1 else ""
@@ -228,11 +234,11 @@ def _label(entry: _Entry) -> str:
     return f"{entry.record.method}{varied}{' (stand-in)' if entry.record.data['source'] in STAND_INS else ''}"
 
 
-def _attributes(entry: _Entry) -> dict[str, str]:
+def _attributes(entry: _Entry, defaults: Mapping[str, object]) -> dict[str, str]:
     return {
         "norm": entry.record.config["norm"],
         "queries": str(next(iter(entry.scores.values())).queries),
-        "settings": entry.settings,
+        "settings": entry.settings(defaults),
         "device": entry.device,
         "seeds": str(entry.record.seed),
         "source": entry.record.data["source"],
@@ -294,8 +300,8 @@ def timing_csv(records: Iterable[Record]) -> str:
                     "unit": score.unit,
                     "queries": score.queries,
                     "norm": record.config["norm"],
-                    "precision": record.config.get("precision", "float32"),
-                    "compile": record.config.get("compile", "off"),
+                    "precision": record.config.get("precision", DEFAULTS["precision"]),
+                    "compile": record.config.get("compile", DEFAULTS["compile"]),
                     "seed": record.seed,
                     "source": record.data["source"],
                     "device": entry.device,

@@ -590,10 +590,15 @@ def test_margins_make_verdicts_of_equality() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["accuracy", "accuracy=", "accuracy=-1", "accuracy=nan", "accuracy=1,accuracy=2", "=1"]
+    ("text", "rule"),
+    [
+        *((text, "METRIC=NUMBER, several") for text in ("accuracy", "accuracy=", "accuracy=nan", "=1", "", ",")),
+        ("accuracy=-1", "positive numbers"),
+        ("accuracy=1,accuracy=2", "one number a metric; got accuracy twice, 1 and 2"),
+    ],
 )
-def test_a_margin_that_is_none_is_one_message(text: str) -> None:
-    with pytest.raises(UserError, match="--margin takes one positive number a metric"):
+def test_a_margin_that_is_none_is_one_message(text: str, rule: str) -> None:
+    with pytest.raises(UserError, match=f"--margin takes {rule}"):
         parse_margins(text)
 
 

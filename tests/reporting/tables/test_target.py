@@ -1,7 +1,9 @@
 """Time to a target, of histories whose crossings are plain to see."""
 
+import io
 from collections.abc import Sequence
 
+import pandas as pd
 import pytest
 
 from builders import invoke, make_record, make_scores
@@ -54,9 +56,86 @@ def test_protocols_of_one_training_are_one_and_seeds_are_averaged():
     assert texts(records, accuracy=90)["alpha"]["tasks"] == "not reached (2 of 3 seeds did)"
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "takes METRIC=NUMBER, several with commas between them, as in accuracy=90,nll=0.3; got ''"),
+        ("accuracy=90,nll", "got 'nll'"),
+        ("nll=inf", "got 'nll=inf'"),
+        ("accuracy=90,accuracy=80", "takes one number a metric; got accuracy twice, 90 and 80. Leave one"),
+        ("accuracy=100.5", "more than 1 and at most 100, as in accuracy=90; got accuracy=100.5. Give it"),
+        ("accuracy=-5", "more than 1 and at most 100"),
+        ("brier=1", "a metric of the records' validations, accuracy, nll; got brier. Choose"),
+    ],
+)
+@pytest.mark.parametrize("format_", ["text", "csv"])
+def test_a_target_that_is_none_is_one_message_and_status_2(text, message, format_, tmp_path):
+    store.save(trained((0.5, 0.9)), tmp_path)
+    result = invoke("table", "--timing", "--target", text, "--results", tmp_path, "--format", format_)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--against", "beta"], "records of the protocol timing; there are none"),
+        (["--against", "beta", "--format", "csv"], "got --against beta with --format csv. Leave one of them out"),
+        (["--metric", "nll"], "got --metric nll with --timing. Leave one of them out"),
+    ],
+)
+def test_what_a_table_of_targets_does_not_have_is_refused(given, message, tmp_path):
+    for method in ("alpha", "beta"):
+        store.save(trained((0.5, 0.9), method=method), tmp_path)
+    result = invoke("table", "--timing", "--target", "accuracy=90", "--results", tmp_path, *given)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_targets_at_the_bounds_are_reached():
+    assert texts([trained((0.5, 1.0))], accuracy=100)["alpha"]["tasks"] == "800"
+    assert texts([trained((0.5, 0.9 - 1e-16))], accuracy=90)["alpha"]["tasks"] == "800"
+    assert texts([trained((0.5, 2.5))], nll=-1.5)["alpha"]["tasks"] == "800"  # of densities it may be negative
+
+
+def test_as_csv_there_is_a_row_a_target_and_configuration_in_full(tmp_path):
+    for record in (
+        trained((0.5, 0.95), (10.0, 20.5)),
+        trained((0.95, 0.5), (10.0, 20.0), seed=1),
+        trained((0.5, 0.6), (10.0, 20.0), method="beta"),
+    ):
+        store.save(record, tmp_path)
+    given = ("table", "--timing", "--target", "accuracy=90,nll=0.45", "--results", tmp_path, "--format", "csv")
+    frame = pd.read_csv(io.StringIO(invoke(*given).stdout)).set_index(["metric", "method"])
+    alpha, beta = frame.loc["accuracy", "alpha"], frame.loc["accuracy", "beta"]
+    assert (alpha["target"], alpha["tasks"], alpha["seconds"], alpha["best_validation"]) == (0.9, 600.0, 15.25, 0.95)
+    assert (beta["seeds"], beta["seeds_that_reached_it"], beta["best_validation"]) == (1, 0, 0.6)
+    assert pd.isna(beta["tasks"])
+    assert frame.loc["nll", "beta"]["tasks"] == 800.0
+
+
+@pytest.mark.parametrize("width", ["60", "80", "100"])
+def test_no_number_is_cut_or_parted_from_its_unit(width, tmp_path):
+    for record in (
+        trained((0.5,) * 40000 + (0.95,), [float(n) for n in range(40001)]),
+        trained((0.5, 0.95), (10.0, 20.0), method="a_method_with_quite_a_long_name"),
+        trained((0.5, 0.6), (10.0, 20.0), method="beta"),
+        trained((0.5, 0.95), (10.0, 20.0), method="beta", seed=1),
+    ):
+        store.save(record, tmp_path)
+    given = ("table", "--timing", "--target", "accuracy=90", "--results", tmp_path)
+    printed = invoke(*given, COLUMNS=width).stdout
+    assert max(map(len, printed.splitlines())) <= int(width)
+    for whole in ("16,000,400", "11.1 h", "20 s", "95.00", "(1 of 2 seeds did)"):
+        assert whole in printed
+    assert "…" not in printed
+    assert "a_method_with_quite_a_l" in printed  # folded, not cut
+    assert "ng_name" in printed
+
+
 def test_targets_that_mean_nothing_are_refused():
     for target in (0.9, 101.0):
-        with pytest.raises(UserError, match="in per cent, as in accuracy=90"):
+        with pytest.raises(UserError, match="in per cent, more than 1 and at most 100"):
             target_tables([trained((0.5,))], {"accuracy": target})
     with pytest.raises(UserError, match="accuracy, nll; got ece"):
         target_tables([trained((0.5,))], {"ece": 1.0})
