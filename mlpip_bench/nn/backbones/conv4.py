@@ -156,7 +156,9 @@ class Conv4(Backbone):
                 moments.append(found)
             outputs.append(images)
             per_task.append(tuple(moments))
-        return torch.cat(outputs), list(cat_statistics(per_task))
+        # In the order of their memory, channels innermost, which torch would change.
+        x = torch.cat([images.permute(0, 1, 3, 4, 2) for images in outputs]).permute(0, 1, 4, 2, 3)
+        return x, list(cat_statistics(per_task))
 
 
 def _halved(sides: Sequence[int], settings: Conv4Settings, blocks: int) -> list[int]:
