@@ -39,6 +39,7 @@ from mlpip_bench.utils.choices import SourceChoice
 from mlpip_bench.utils.device import resolve_device
 from mlpip_bench.utils.errors import TrialError, UserError, unknown_name
 from mlpip_bench.utils.files import data_root_of
+from mlpip_bench.utils.numerics import SCORED
 from mlpip_bench.utils.progress import Quiet, Reporter
 from mlpip_bench.utils.seeding import seed_from
 from mlpip_bench.utils.settings import with_values
@@ -185,7 +186,7 @@ class Model:
         device = self.trial.device
         with (
             torch.no_grad(),
-            self.trial.numerics.applied(),
+            SCORED.applied(),
             torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         ):
             torch.manual_seed(seed_from("prediction", self.trial.seed))
@@ -326,7 +327,7 @@ def evaluate(
         planning.check_protocol(name, trial)
     test, records = trial.streams()["test"], []
     method = compiled_for_tests(model.method, trial.numerics)
-    with trial.numerics.applied():
+    with SCORED.applied():
         alone = is_inductive(method, test.batch(0, 1))
         evaluation = Evaluation(method, "best", test, trial.plan.test_tasks, reporter, trial.title)
         chooses = trial.family.validation_metrics[0].name

@@ -18,6 +18,7 @@ from mlpip_bench.nn.backbone import features_once
 from mlpip_bench.tasks.batch import Labeled
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.utils.errors import TrialError
+from mlpip_bench.utils.numerics import SCORED
 from mlpip_bench.utils.progress import Step
 from mlpip_bench.utils.seeding import seed_from
 
@@ -34,8 +35,9 @@ def predict(
     """Predictives, in float64, and targets of the first ``tasks`` tasks of a stream.
 
     The method is in evaluation mode, without autograd (a method may switch it on for its own inner
-    steps). Mixtures over classes are reduced to their mean probabilities, and predicted images to their
-    mean in float32, which is all that any score can see of them, so that several protocols can share one pass.
+    steps), and computes in float32 whatever the precision of its training. Mixtures over classes are reduced to
+    their mean probabilities, and predicted images to their mean in float32, which is all that any score can see
+    of them, so that several protocols can share one pass.
 
     Args:
         method: the method.
@@ -66,7 +68,7 @@ def predict_each(
     variants = [method.with_settings(varied) for varied in settings]
     chunk = chunk_size(stream)
     predictions: list[Predictions] = [[] for _ in settings]
-    with torch.no_grad(), torch.random.fork_rng(devices=_cuda(stream)):
+    with torch.no_grad(), SCORED.applied(), torch.random.fork_rng(devices=_cuda(stream)):
         for first in range(0, tasks, chunk):
             batch = stream.batch(first, min(chunk, tasks - first))
             parts: Iterable[Labeled] = _parts(method, batch.query, one_at_a_time=one_at_a_time)

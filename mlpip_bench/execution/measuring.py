@@ -26,6 +26,7 @@ from mlpip_bench.training.loop import train
 from mlpip_bench.training.steps import uses_graph
 from mlpip_bench.utils.device import environment
 from mlpip_bench.utils.errors import TrialError, UserError, message_in_one_line, one_line
+from mlpip_bench.utils.numerics import SCORED
 from mlpip_bench.utils.progress import Reporter
 
 
@@ -56,7 +57,7 @@ def train_and_measure(
         UserError: a checkpoint is damaged or cannot be written.
     """
     method, trained, streams = train_trial(trial, folder, reporter, afresh=afresh)
-    with trial.numerics.applied():
+    with SCORED.applied():
         began = time.monotonic()
         method = compiled_for_tests(method, trial.numerics)
         found: dict[tuple[Split, int], Predictions] | None = {} if predictions else None

@@ -25,7 +25,7 @@ from mlpip_bench.training.steps import descend, loss_of, optimizer_of
 from mlpip_bench.utils.device import keep_freed_memory
 from mlpip_bench.utils.errors import UserError, one_line
 from mlpip_bench.utils.files import write_atomically
-from mlpip_bench.utils.numerics import backbone_autocast
+from mlpip_bench.utils.numerics import SCORED, backbone_autocast
 from mlpip_bench.utils.progress import Reporter
 from mlpip_bench.utils.seeding import seed_from
 from mlpip_bench.utils.timers import Stopwatch
@@ -161,19 +161,19 @@ def profile_trial(trial: Trial, folder: Path, reporter: Reporter) -> list[Profil
     found = []
     with (
         torch.random.fork_rng(devices=[trial.device] if trial.device.type == "cuda" else []),
-        trial.numerics.applied(),
         reporter.stage(f"{trial.title}: profiling", 2) as step,
     ):
         torch.manual_seed(seed_from("profile", trial.seed))
-        for phase, tasks, work in (
-            ("training", plan.tasks_per_batch, train_step),
-            ("evaluation", test_tasks, test_step),
+        for phase, tasks, work, numerics in (
+            ("training", plan.tasks_per_batch, train_step, trial.numerics),
+            ("evaluation", test_tasks, test_step, SCORED),
         ):
-            flop = count_flop(work)  # which warms up, too
-            seconds = _median_seconds(work, trial.device)
-            peak, dtype = matmul_rate(trial.device)
             trace = trial.path(folder, "profiles", f"-{phase}.json.gz")
-            costs = _profile(work, _PROFILED_STEPS[phase], trial.device, trace)
+            with numerics.applied():
+                flop = count_flop(work)  # which warms up, too
+                seconds = _median_seconds(work, trial.device)
+                peak, dtype = matmul_rate(trial.device)
+                costs = _profile(work, _PROFILED_STEPS[phase], trial.device, trace)
             title = f"{trial.title}: {phase}, tasks a step: {tasks}"
             conditions = f"{trial.device}, threads: {torch.get_num_threads()}, {dtype}"
             found.append(Profile(title, costs, flop, seconds, peak, conditions, trace))

@@ -43,7 +43,8 @@ class Numerics:
     Attributes:
         precision: ``float32`` throughout; ``tf32`` for matrix products and convolutions of a GPU; ``bf16`` for those of
             the backbone, on any device. Parameters, statistics of normalization, features, and all that is made of
-            features (heads, posteriors, likelihoods, scores) are float32 or float64 in any case.
+            features (heads, posteriors, likelihoods) are float32 or float64 in any case. It is of training and of
+            timings: predictions that are scored are made in float32.
         compile: mode of ``torch.compile`` for what is done to a test task; ``reduce-overhead`` is CUDA graphs on a GPU.
             Training is never compiled, since torch does not compile second derivatives.
         graph: whether a training step is a CUDA graph; ``auto`` is yes on a GPU. Its numbers are the same, so it is no
@@ -99,6 +100,10 @@ class Numerics:
         finally:
             _in_thread.precision = in_backbones
             matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+SCORED = Numerics()
+"""How predictions are computed that are scored, whatever their model was trained in."""
 
 
 def _has_bf16_units(device: torch.device) -> bool:

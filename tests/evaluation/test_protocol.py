@@ -45,14 +45,14 @@ def test_a_test_task_of_one_shape_and_precision_is_compiled_once(name, monkeypat
     compiler = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, mode: compiler(function, backend="eager"))
     torch._dynamo.reset()
-    stream, method = tasks_of_test(), make_method(name)
+    batch, method = tasks_of_test().batch(0, 2), make_method(name).eval()
     logits: dict[str, torch.Tensor] = {}
     for precision in ("float32", "bf16"):
         numerics = Numerics(precision, compile="default")
         model, graphs = compiled_for_tests(method, numerics), []
-        with numerics.applied():
+        with numerics.applied(), torch.no_grad():
             for _ in range(3):
-                ((predictive, _),) = predict(model, stream, 2)
+                predictive = model.predictive(model.amortize(batch.support), batch.query.x)
                 graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
         assert graphs[0] > 0
         assert graphs[1:] == graphs[:1] * 2

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mlpip_bench import registry
+from mlpip_bench.evaluation.predict import predict
 from mlpip_bench.execution import planning
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.method import Method
@@ -121,6 +122,16 @@ def test_convolutions_alone_are_in_bf16(name, norm):
     types = {value.dtype, q.psi.mean.dtype, predictive.log_prob(batch.query.y).dtype}
     types |= {m.dtype for layer in q.norm_statistics for m in (layer.mean, layer.variance)}
     assert types <= {torch.float32, torch.float64}
+
+
+@pytest.mark.parametrize("name", PAPER_METHODS)
+def test_what_is_scored_is_predicted_in_float32(name):
+    trial = trial_of(name, "bf16")
+    method, stream = trial.build_method(), trial.streams()["test"]
+    before = [predictive.logits for predictive, _ in predict(method, stream, 2)]
+    with trial.numerics.applied():
+        within = [predictive.logits for predictive, _ in predict(method, stream, 2)]
+    assert all(map(torch.equal, within, before))
 
 
 def scores(folder: Path) -> dict[str, list[list[float]]]:

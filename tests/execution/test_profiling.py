@@ -173,8 +173,8 @@ def test_a_model_without_parameters_is_profiled(tmp_path):
 def test_the_product_is_of_the_run_s_precision(tmp_path, monkeypatch):
     monkeypatch.setitem(profiling._MATRIX_SIZE, "cpu", 64)
     half = dataclasses.replace(trial("exact_linear", "linear5s"), numerics=Numerics(precision="bf16"))
-    for profile in profile_trial(half, tmp_path, Quiet()):
-        assert profile.conditions == f"cpu, threads: {torch.get_num_threads()}, bfloat16"
+    found = [profile.conditions for profile in profile_trial(half, tmp_path, Quiet())]
+    assert found == [f"cpu, threads: {torch.get_num_threads()}, {dtype}" for dtype in ("bfloat16", "float32")]
 
 
 def run(folder: Path, *arguments: str):
