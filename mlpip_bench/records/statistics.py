@@ -155,10 +155,10 @@ def _clopper_pearson(scores: NDArray[np.float64]) -> float | None:
     """The longer side of the exact 95 % interval of a share; None where a score is neither 0 nor 1."""
     if not np.isin(scores, (0.0, 1.0)).all():
         return None
-    from scipy import stats
+    from scipy import special
 
     right, wrong = int(scores.sum()), int((1 - scores).sum())
-    low, high = stats.beta.ppf(0.025, right, wrong + 1), stats.beta.ppf(0.975, right + 1, wrong)
+    low, high = special.betaincinv(right, wrong + 1, 0.025), special.betaincinv(right + 1, wrong, 0.975)
     return float(max(high - scores.mean(), scores.mean() - low))
 
 
