@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,7 +23,15 @@ def to_frame(records: Iterable[Record], *, per_task: bool = True) -> pd.DataFram
     ``settings.NAME``), data option (``data.NAME``) and setting of the backbone (``backbone``, ``backbone.NAME``); and
     what it took (``parameters``, ``training.seconds``, ``seconds``). What a record lacks is missing.
     """
-    frame = pd.DataFrame([_row(record, score, per_task) for record in records for score in record.scores])
+    columns: dict[str, list[Any]] = {}  # so that there are no rows in memory, each with the names of its columns
+    count = 0
+    for count, row in enumerate((_row(r, score, per_task) for r in records for score in r.scores), 1):
+        for name, value in row.items():
+            column = columns.setdefault(name, [])
+            if len(column) < count - 1:
+                column += [math.nan] * (count - 1 - len(column))
+            column.append(value)
+    frame = pd.DataFrame({name: [*column, *[math.nan] * (count - len(column))] for name, column in columns.items()})
     rest = [name for name in frame.columns if name not in FIRST]
     return frame[[name for name in FIRST if name in frame.columns] + rest]
 

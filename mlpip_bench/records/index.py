@@ -30,8 +30,8 @@ NAME = "records.sqlite"
 LEAST = 50
 """Records that an index is worth."""
 
-_VERSION = f"1 {__version__}"  # the first number is raised where rows change, or what a record may hold
-_SHARED = ("config", "data", "backbone", "environment")  # parts that are the same in many records
+_VERSION = f"2 {__version__}"  # the first number is raised where rows change, or what a record may hold
+_SHARED = ("config", "data", "backbone", "training", "environment")  # parts that are the same in several records
 _COLUMNS = (*_SHARED, "rest", "scores", "checksum")
 _BATCH = 1000
 _SETTLED_SECONDS = 2.0  # a file that was changed later might be changed again without a new time
