@@ -34,7 +34,7 @@ Natural: TypeAlias = tuple[tuple[str, int], ...]
 """A sort key: words, each with the number after it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """Scores of one record, with all that tells them from others, as text.
 
