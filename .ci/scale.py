@@ -71,8 +71,9 @@ def draw() -> None:
     values = json.loads(VALUES.read_text())
     figure, (left, right) = plt.subplots(1, 2, figsize=(7, 2.8), layout="constrained")
     for when, label in (("first", "without an index"), ("indexed", "with its index")):
-        points = sorted((int(number), found) for number, found in values["table"].items())
-        left.plot([n for n, _ in points], [found[f"{when}_seconds"] for _, found in points], "o-", label=label)
+        seconds = {int(n): found.get(f"{when}_seconds") for n, found in values["table"].items()}
+        points = sorted((number, taken) for number, taken in seconds.items() if taken is not None)
+        left.plot(*zip(*points, strict=True), "o-", label=label)
     left.set(xscale="log", yscale="log", xlabel="records", ylabel="CPU seconds of table")
     for kind, label in (("local", "local processes"), ("ray", "Ray")):
         points = sorted((int(number), found) for number, found in values[kind].items())

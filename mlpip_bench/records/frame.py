@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,9 +25,20 @@ def to_frame(records: Iterable[Record], *, per_task: bool = True) -> pd.DataFram
     what it took (``parameters``, ``training.seconds``, ``seconds``). What a record lacks is missing; an option that it
     leaves out, being at its default, is in it where another record has it.
     """
-    rows = [_row(record, score, per_task) for record in records for score in record.scores]
-    defaults = left_out((row["bench"], row) for row in rows)
-    frame = pd.DataFrame([{**defaults[row["bench"]], **row} for row in rows])
+    columns: dict[str, list[Any]] = {}  # so that there are no rows in memory, each with the names of its columns
+    named: dict[str, set[str]] = {}
+    count = 0
+    for count, row in enumerate((_row(r, score, per_task) for r in records for score in r.scores), 1):
+        named.setdefault(row["bench"], set()).update(row)
+        for name, value in row.items():
+            column = columns.setdefault(name, [])
+            if len(column) < count - 1:
+                column += [math.nan] * (count - 1 - len(column))
+            column.append(value)
+    frame = pd.DataFrame({name: [*column, *[math.nan] * (count - len(column))] for name, column in columns.items()})
+    for bench, defaults in left_out(named.items()).items():
+        for name, default in defaults.items():
+            frame[name] = frame[name].mask((frame["bench"] == bench) & frame[name].isna(), default)
     rest = [name for name in frame.columns if name not in FIRST]
     return frame[[name for name in FIRST if name in frame.columns] + rest]
 

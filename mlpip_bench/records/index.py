@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import sqlite3
+import sys
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,8 +31,8 @@ NAME = "records.sqlite"
 LEAST = 50
 """Records that an index is worth."""
 
-_VERSION = f"1 {__version__}"  # the first number is raised where rows change, or what a record may hold
-_SHARED = ("config", "data", "backbone", "environment")  # parts that are the same in many records
+_VERSION = f"2 {__version__}"  # the first number is raised where rows change, or what a record may hold
+_SHARED = ("config", "data", "backbone", "training", "environment")  # parts that are the same in several records
 _COLUMNS = (*_SHARED, "rest", "scores", "checksum")
 _BATCH = 1000
 _SETTLED_SECONDS = 2.0  # a file that was changed later might be changed again without a new time
@@ -189,7 +190,7 @@ def _record(columns: Sequence[Any], parsed: dict[str, Any]) -> Record:
     scores = tuple(_score(score, array) for score, array in zip(raw.pop("scores"), arrays, strict=True))
     predictions = raw.pop("predictions")
     return Record(
-        **raw,
+        **_interned(raw),
         **{name: parsed[part] for name, part in zip(_SHARED, parts, strict=True)},
         scores=scores,
         predictions=predictions and PredictionsFile(**predictions),
@@ -198,4 +199,9 @@ def _record(columns: Sequence[Any], parsed: dict[str, Any]) -> Record:
 
 def _score(raw: dict[str, Any], per_task: Any) -> Scores:
     detail = {name: tuple(held) if isinstance(held, list) else held for name, held in raw.pop("detail").items()}
-    return Scores(**raw, detail=detail, per_task=ScoreArray(per_task))
+    return Scores(**_interned(raw), detail=detail, per_task=ScoreArray(per_task))
+
+
+def _interned(raw: dict[str, Any]) -> dict[str, Any]:
+    """With each text in memory once, since most are in many records."""
+    return {name: sys.intern(held) if isinstance(held, str) else held for name, held in raw.items()}

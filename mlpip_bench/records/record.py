@@ -29,7 +29,7 @@ Model: TypeAlias = Literal["best", "last"]
 Over: TypeAlias = Literal["tasks", "repeats"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Scores:
     """Per-task scores of one metric under one condition of evaluation.
 
@@ -95,7 +95,7 @@ class PredictionsFile:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Record:
     """One trial, bench x method x seed x protocol, with everything that made it.
 

@@ -42,6 +42,22 @@ def _t_beyond(t: float, freedom: float) -> float:
     return float(special.stdtr(freedom, -t))
 
 
+def exact_mean(scores: Sequence[float] | NDArray[np.float64]) -> float:
+    """The mean of finite numbers from their exact sum, as ``math.fsum`` has it, many of them in a fifth of the time.
+
+    Of each number the digits down to a common one are taken, so few that their sum has no rounding; then of what
+    remains, until nothing does (ExtractVector of Rump, Ogita & Oishi, SIAM J. Sci. Comput. 31, 2008).
+    """
+    rest = np.asarray(scores, dtype=np.float64).ravel()
+    count, sums = len(rest), []
+    while (largest := float(np.abs(rest).max())) > 0:
+        above = 2.0 ** (math.frexp(largest)[1] + count.bit_length() + 1)  # twice what the sum can be
+        leading = (rest + above) - above
+        sums.append(float(leading.sum()))
+        rest = rest - leading
+    return math.fsum([*sums, float(rest.sum())]) / count  # the last is 0, or not a number where one was not
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A mean with its uncertainty.
@@ -126,12 +142,13 @@ def estimate(runs: Runs, bounds: Bounds = None) -> Estimate:
     """
     scores = _table(runs)
     trainings, tasks = scores.shape
-    mean = math.fsum(scores.ravel().tolist()) / scores.size
-    if bounds and (scores.min() < bounds[0] or scores.max() > bounds[1]):
+    mean = exact_mean(scores)
+    low, high = float(scores.min()), float(scores.max())
+    if bounds and (low < bounds[0] or high > bounds[1]):
         bounds = None
     if tasks == 1:
         return Estimate(mean, math.inf, 0, trainings, tasks)
-    if np.ptp(scores) <= ROUNDING**2 * max(1.0, abs(mean)):
+    if high - low <= ROUNDING**2 * max(1.0, abs(mean)):
         reach = max(bounds[1] - mean, mean - bounds[0]) if bounds else 0.0
         return Estimate(mean, 0.0, tasks - 1, trainings, tasks, (1 - 0.025 ** (1 / tasks)) * reach, reach)
     by_task = scores.mean(0)
@@ -153,12 +170,12 @@ def estimate(runs: Runs, bounds: Bounds = None) -> Estimate:
 
 def _clopper_pearson(scores: NDArray[np.float64]) -> float | None:
     """The longer side of the exact 95 % interval of a share; None where a score is neither 0 nor 1."""
-    if not np.isin(scores, (0.0, 1.0)).all():
+    if not ((scores == 0) | (scores == 1)).all():
         return None
-    from scipy import stats
+    from scipy import special
 
     right, wrong = int(scores.sum()), int((1 - scores).sum())
-    low, high = stats.beta.ppf(0.025, right, wrong + 1), stats.beta.ppf(0.975, right + 1, wrong)
+    low, high = special.betaincinv(right, wrong + 1, 0.025), special.betaincinv(right + 1, wrong, 0.975)
     return float(max(high - scores.mean(), scores.mean() - low))
 
 

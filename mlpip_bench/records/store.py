@@ -41,6 +41,15 @@ def _canonical(raw: Json) -> str:
     return json.dumps(raw, sort_keys=True)
 
 
+def _canonical_of_file(text: str, checksum: object) -> str:
+    """The canonical form of a file as :func:`save` writes it, without parsing a number or writing one.
+
+    Line breaks in JSON are between its parts alone.
+    """
+    line = "".join(map(str.lstrip, text.replace(",\n", ", \n").split("\n")))
+    return line.replace(f'"checksum": "{checksum}", ', "", 1)
+
+
 def _checksum(canonical: str) -> str:
     """Tells a number that was changed on the disk from the one that was written: either is valid JSON."""
     return hashlib.sha256(canonical.encode()).hexdigest()
@@ -53,11 +62,14 @@ def load(path: Path) -> Record:
         UserError: it is not readable, of another schema, incomplete, or not what was written.
     """
     try:
-        raw = _json(path)
+        text = _text(path)
+        raw = _parsed(text)
         if not isinstance(raw, dict):
             raise ValueError(f"it is a {type(raw).__name__}")
         checksum = raw.pop("checksum", None)
-        canonical = _canonical(raw)
+        canonical = _canonical_of_file(text, checksum)
+        if checksum != _checksum(canonical):  # it is not formatted as it was written
+            canonical = _canonical(raw)
         intact = checksum == _checksum(canonical)
         if raw.get("schema") != SCHEMA:
             canonical = _canonical(migrated(raw, SCHEMA))
@@ -81,15 +93,23 @@ def _packed(record: Record) -> Record:
     return replace(record, scores=scores)
 
 
-def _json(path: Path) -> Any:
-    """The content of a JSON file, which means one thing only.
+def _text(path: Path) -> str:
+    """The content of a file.
 
     Raises:
         OSError: it cannot be read, or is too large.
-        ValueError: it is not UTF-8, no JSON, has a name twice, or a number that is none.
+        ValueError: it is not UTF-8.
+    """
+    return read_file(path, LARGEST_FILE).decode("utf-8")
+
+
+def _parsed(text: str) -> Any:
+    """What JSON says, which means one thing only.
+
+    Raises:
+        ValueError: it is no JSON, has a name twice, or a number that is none.
         RecursionError: it is nested too deeply.
     """
-    content = read_file(path, LARGEST_FILE)
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -101,7 +121,7 @@ def _json(path: Path) -> Any:
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is no number")
 
-    return json.loads(content.decode("utf-8"), object_pairs_hook=once, parse_constant=refuse)
+    return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
 
 
 def _first_fault(error: ValidationError) -> str:
@@ -122,7 +142,7 @@ def load_failures(results: Path) -> list[tuple[str, str]]:
 def load_failure(path: Path) -> tuple[str, str] | None:
     """A trial that failed, and its error; ``None`` for a file that cannot be read."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        failure = _json(path)
+        failure = _parsed(_text(path))
         texts = failure.get("trial", failure.get("cell")), failure["error"]  # cell: of version 0.1
         trial, error = (printable(str(t)[:_LONGEST_NOTE]) for t in texts)
         return trial, error

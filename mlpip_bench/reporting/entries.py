@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ Natural: TypeAlias = tuple[tuple[str, int], ...]
 """A sort key: words, each with the number after it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """Scores of one record, with all that tells them from others, as text.
 
@@ -56,8 +57,9 @@ def entries_of(records: Iterable[Record]) -> list[Entry]:
     global _last
     asked = list(records)
     if len(asked) != len(_last[0]) or any(a is not b for a, b in zip(asked, _last[0], strict=True)):
+        _last = [], []  # or both would be in memory
         ordered = sorted(asked, key=record_order)
-        _last = asked, completed([_entry(r, score) for r in ordered for score in r.scores if score.over == "tasks"])
+        _last = asked, completed([entry for record in ordered for entry in _entries(record)])
     return list(_last[1])
 
 
@@ -75,14 +77,25 @@ _last: tuple[list[Record], list[Entry]] = ([], [])
 """The records that were asked for last, and their entries: several tables of one command are of the same records."""
 
 
-def _entry(record: Record, score: Scores) -> Entry:
-    known = facts(record, score) | {"record": record.key[:12]}
+def _entries(record: Record) -> Iterator[Entry]:
+    known: dict[tuple[int, int], dict[str, str]] = {}
+    for score in record.scores:
+        if score.over == "tasks":
+            measured = score.queries, len(score.per_task)  # all that facts have of a score
+            if measured not in known:
+                found = facts(record, score) | {"record": record.key[:12]}
+                # The same few texts are in all records: each is in memory once.
+                known[measured] = {name: sys.intern(as_text(value)) for name, value in found.items()}
+            yield _entry(record, score, known[measured])
+
+
+def _entry(record: Record, score: Scores, known: Mapping[str, str]) -> Entry:
     bench = record.bench
     of_bench = (record.config.get("way"), record.config.get("shot")) == (score.way, score.shot)
     if not of_bench and "way" not in score.condition:
         bench += f" at {score.way}w{score.shot}s"
     column = ", ".join([bench, *(f"{name} {as_text(value)}" for name, value in sorted(score.condition.items()))])
-    return Entry(record, score, bench, column, {name: as_text(value) for name, value in known.items()})
+    return Entry(record, score, bench, column, known)
 
 
 def as_text(value: object) -> str:

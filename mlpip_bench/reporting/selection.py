@@ -53,6 +53,8 @@ def selected(
         UserError: there are none.
     """
     every = list(records)
+    if not (benches or methods or metrics):
+        return every
     kept = [
         replace(record, scores=scores)
         for record in every

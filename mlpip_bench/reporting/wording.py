@@ -13,7 +13,7 @@ import numpy as np
 
 from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Better, Model, Record
-from mlpip_bench.records.statistics import Estimate
+from mlpip_bench.records.statistics import Estimate, exact_mean
 from mlpip_bench.reporting.calibrated import expected_ece
 from mlpip_bench.reporting.entries import ROW_FACTS, Entry, bench_order, estimate_of, grouped, natural
 from mlpip_bench.reporting.table import Cell, Row
@@ -124,7 +124,7 @@ def mean_cell(entries: Sequence[Entry], unit: str) -> Cell:
     found = estimate_of(entries)
     spread = []
     if len(entries) > 1:
-        sd = statistics.stdev(statistics.fmean(e.score.per_task) for e in entries)
+        sd = statistics.stdev(exact_mean(e.score.per_task) for e in entries)
         spread.append(f"sd {number_text(sd, unit, decimals(unit, found.mean))}")
     if (expected := expected_ece([e.score for e in entries])) is not None:
         spread.append(f"{number_text(expected, unit)} if calibrated")

@@ -6,7 +6,7 @@ import pytest
 
 from builders import cpu_seconds
 
-REPEATS = 5
+REPEATS = 3
 MOST = 1.2
 
 

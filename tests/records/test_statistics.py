@@ -1,6 +1,7 @@
 """Statistics against scipy, an analysis of variance written with loops, numbers worked out by hand, and simulation."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from mlpip_bench.records.statistics import (
     combined,
     difference,
     estimate,
+    exact_mean,
     holm,
     mean_ci95,
     mean_over_seeds,
@@ -251,3 +253,23 @@ def test_independent_estimates_add_as_their_variances():
     assert found.standard_error == pytest.approx(math.hypot(a.standard_error, b.standard_error) / 2)
     squared = [e.standard_error**2 for e in (a, b)]
     assert found.freedom == pytest.approx(sum(squared) ** 2 / sum(s**2 / 29 for s in squared))
+
+
+@pytest.mark.parametrize("number", [1, 2, 75, 600])
+@pytest.mark.parametrize("kind", ["share", "loss", "wide", "canceling", "tiny", "zero"])
+def test_a_mean_is_that_of_the_exact_sum(kind, number):
+    chance = np.random.default_rng(number)
+    numbers = {
+        "share": np.round(chance.beta(9, 1, number) * 75) / 75,
+        "loss": chance.gamma(2, 0.1, number),
+        "wide": chance.normal(size=number) * 10.0 ** chance.integers(-90, 90, number),
+        "canceling": np.concatenate([found := chance.normal(size=number), 1e-17 - found]),
+        "tiny": chance.normal(size=number) * 1e-310,
+        "zero": np.zeros(number),
+    }[kind]
+    exact = sum(map(Fraction, numbers.tolist()), Fraction())
+    assert exact_mean(numbers) == float(exact) / len(numbers)
+
+
+def test_a_mean_of_what_is_no_number_is_none():
+    assert math.isnan(exact_mean([1.0, math.nan]))

@@ -286,6 +286,14 @@ def test_what_is_missing_mistyped_or_out_of_bounds_is_one_message_that_names_the
     assert str(error.value).isprintable()
 
 
+@pytest.mark.parametrize("indent", [None, 1, 4])
+def test_a_record_is_whole_however_it_is_formatted(indent: int | None, tmp_path: Path) -> None:
+    record = make_record(training={"a,  b": [], "checksum": "c", "history": [{"iteration": 1, "nll": 1e-7}]})
+    path = store.save(record, tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()), indent=indent))
+    assert store.load(path) == record
+
+
 def test_a_record_that_was_edited_or_has_no_checksum_is_refused(tmp_path: Path) -> None:
     path = store.save(RECORD, tmp_path)
     raw = json.loads(path.read_text())

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import seaborn  # type: ignore[import-untyped]
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -24,6 +23,7 @@ from mlpip_bench.reporting.figures.style import (
     averaged,
     by_number,
     configurations,
+    despine,
     label_of_metric,
     labeled,
     mean_ci95_over_seeds,
@@ -109,7 +109,7 @@ def learning(records: Sequence[Record]) -> Figure | None:
         else:
             axes.locator_params(axis="x", nbins=5, integer=True)
         axes.ticklabel_format(axis="y", useOffset=False)
-        seaborn.despine(ax=axes)
+        despine(axes)
     handles = dict(zip(*reversed(grid[0].get_legend_handles_labels()), strict=True))
     band = "band: range of the seeds" if any(len(own) > 1 for own in trained.values()) else None
     figure.legend(
@@ -180,7 +180,7 @@ def cost(records: Sequence[Record]) -> Figure | None:
         if len(panels) > 1:
             axes.set_title(f"session {number}")
         _plain_ticks(axes)
-        seaborn.despine(ax=axes)
+        despine(axes)
     grid[0].set_ylabel(label_of_metric("accuracy", "fraction"))
     figure.legend(
         [Line2D([], [], linestyle="", markersize=5, **_looks(i)) for i, _ in enumerate(names)],

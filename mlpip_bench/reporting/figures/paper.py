@@ -9,11 +9,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import seaborn  # type: ignore[import-untyped]
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from scipy import special, stats
+from scipy import special
 
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.records.statistics import mean_ci95
@@ -28,6 +27,7 @@ from mlpip_bench.reporting.figures.style import (
     averaged,
     by_number,
     configurations,
+    despine,
     first_seeds,
     mean_ci95_over_seeds,
     numbers,
@@ -87,7 +87,7 @@ def posterior(records: Sequence[Record]) -> Figure | None:
         axes.plot(observations[task], below, "*", color=GRAY, markersize=5, markeredgewidth=0, label="observations")
         axes.set_title(f"unseen task {task + 1}")
         axes.set_xlabel(r"$\psi$", parse_math=True)
-        seaborn.despine(ax=axes)
+        despine(axes)
     drawn = max(line.get_ydata().max() for axes in grid for line in axes.lines[:-1])
     grid[0].set(ylabel="density", ylim=(-0.18 * highest, 1.05 * min(drawn, _CLIP * highest)))
     handles, labels = grid[0].get_legend_handles_labels()
@@ -103,7 +103,7 @@ def _posterior_panel(axes: Axes, scores: Mapping[str, Scores], task: int) -> Non
 
     def line(mean: float, std: float, **looks: Any) -> tuple[Floats, Floats]:
         psi = np.sort(np.concatenate([every, mean + std * np.linspace(-4, 4, 81)]))  # fine where the density is high
-        density: Floats = stats.norm.pdf(psi, mean, std)
+        density: Floats = np.exp(-(((psi - mean) / std) ** 2) / 2) / (std * math.sqrt(2 * math.pi))
         axes.plot(psi, density, **looks)
         return psi, density
 
@@ -164,7 +164,7 @@ def samples(records: Sequence[Record]) -> Figure | None:
             _samples_line(axes, [run for run in runs if run[0].bench == bench], bench, i, closed)
         axes.set_xticks([*ticks, closed], [*map(str, ticks), "closed\nform"])
         axes.minorticks_off()
-        seaborn.despine(ax=axes)
+        despine(axes)
     grid[0].set(ylabel="variance of q / true variance")
     handles, labels = grid[0].get_legend_handles_labels()
     figure.legend(
@@ -231,7 +231,7 @@ def versatility(records: Sequence[Record]) -> Figure | None:
             for i, bench in enumerate(benches):
                 _versatility_line(axes, [run for run in of_panel if run[0].bench == bench], varied, i)
             axes.set_title(wrapped(averaged(label, of_panel) if of_panel else label))
-            seaborn.despine(ax=axes)
+            despine(axes)
         axes_row[0].set_ylabel("accuracy (%, logit scale)")
     grid[0, 0].set_yscale("logit")  # which has room for chance, and for what differs near 100 %
     grid[0, 0].set_yticks([percent / 100 for percent in PERCENT], map(str, PERCENT))
@@ -276,7 +276,11 @@ def _versatility_line(axes: Axes, runs: Sequence[Run], varied: str, index: int) 
         return
     x = sorted(at)
     mean, ci95 = np.array([mean_ci95_over_seeds(at[n]) for n in x]).T
-    looks = {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)], "markersize": 4}
+    looks: dict[str, Any] = {
+        "color": COLORS[index % len(COLORS)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "markersize": 4,
+    }
     mean, low, high = (values.clip(1 - ALL, ALL) for values in (mean, mean - ci95, mean + ci95))
     bars = np.where(np.isfinite(ci95), [mean - low, high - mean], 0)
     axes.errorbar(x, mean, bars, linewidth=1, capsize=1.5, markerfacecolor="white", **looks)

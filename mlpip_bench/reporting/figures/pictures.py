@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 import matplotlib
 import numpy as np
-import seaborn  # type: ignore[import-untyped]
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from mlpip_bench.reporting.figures.style import (
     COLORS,
     Floats,
     configurations,
+    despine,
     first_seeds,
     numbers,
     wrapped,
@@ -97,13 +97,14 @@ def _polygons(part: SubFigure, means: Floats, classes: NDArray[np.int_]) -> None
             axes.fill(*corners.T, facecolor="none", edgecolor="0.75", linewidth=0.4, zorder=1)
         _digits(axes, means[chosen].reshape(-1, 2), classes[chosen].ravel())
         axes.set(title=title, xlabel="weight 1, mean of q", xlim=xlim, ylim=ylim, box_aspect=1)
-        seaborn.despine(ax=axes)
+        despine(axes)
     grid[0].set_ylabel("weight 2, mean of q")
 
 
 def _weight_maps(part: SubFigure, means: Floats, classes: NDArray[np.int_]) -> None:
     """Of ``[weight, dimension]`` and ``[weight]``."""
-    from sklearn.manifold import TSNE  # type: ignore[import-untyped]  # here, since it takes seconds to import
+    import seaborn  # type: ignore[import-untyped]  # here, since they take seconds to import
+    from sklearn.manifold import TSNE  # type: ignore[import-untyped]
 
     map_axes, weight_axes = part.subplots(1, 2, width_ratios=(1, 1.6))
     # Exact, since the approximation's sums depend on the number of threads.
@@ -127,7 +128,10 @@ def _weight_maps(part: SubFigure, means: Floats, classes: NDArray[np.int_]) -> N
     )
     order = np.argsort(classes, kind="stable")
     most = np.abs(means).max()
-    image = weight_axes.imshow(means[order].T, cmap="vlag", vmin=-most, vmax=most, aspect="auto", interpolation="none")
+    image = weight_axes.imshow(
+        means[order].T, cmap=seaborn.color_palette("vlag", as_cmap=True), vmin=-most, vmax=most, aspect="auto",
+        interpolation="none",
+    )  # fmt: skip
     digits, counts = np.unique(classes, return_counts=True)
     ends = counts.cumsum()
     for end in ends[:-1]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import seaborn  # type: ignore[import-untyped]
 from matplotlib.figure import Figure
 
 from mlpip_bench.records.record import Record
 from mlpip_bench.records.statistics import Estimate, combined, estimate
-from mlpip_bench.reporting.figures.style import COLORS, wrapped
+from mlpip_bench.reporting.figures.style import (
+    COLORS,
+    despine,
+    wrapped,
+)
 from mlpip_bench.reporting.tables.overall import By, benches_together
 
 _POINTS = 41
@@ -18,7 +21,7 @@ _POINTS = 41
 
 def reached(benches: Sequence[By], name: str, level: float) -> Estimate:
     """Mean over benches of the share of test tasks, and of trainings, whose score is ``level`` or more."""
-    parts = [estimate([[float(s >= level) for s in e.score.per_task] for e in by[name]], (0, 1)) for by in benches]
+    parts = [estimate([(np.asarray(e.score.per_task) >= level).tolist() for e in by[name]], (0, 1)) for by in benches]
     return combined(parts, [1 / len(parts)] * len(parts))
 
 
@@ -47,6 +50,6 @@ def profile(records: Sequence[Record]) -> Figure | None:
     listed = ", ".join(next(iter(by.values()))[0].bench for by in benches)
     axes.set(xlabel=f"accuracy (%), mean over {listed}", ylabel="tasks that reach it (%)")
     axes.legend(frameon=False, title="band: 95 %")
-    seaborn.despine(ax=axes)
+    despine(axes)
     figure.suptitle("Performance profile")
     return figure

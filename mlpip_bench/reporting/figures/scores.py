@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import seaborn  # type: ignore[import-untyped]
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -27,6 +26,7 @@ from mlpip_bench.reporting.figures.style import (
     averaged,
     by_number,
     configurations,
+    despine,
     label_of_metric,
     mean_ci95_over_seeds,
     metrics_in_order,
@@ -112,7 +112,7 @@ def scores(records: Sequence[Record], quoted: Sequence[Published] = ()) -> Figur
             axes.set_xlabel(_label(known[metric], axes.get_xscale()))
             axes.set_ylim(len(places) - 0.4, -0.6)
             axes.set_yticks(range(len(places)), labels[bench].values() if axes is panels[0] else [])
-            seaborn.despine(ax=axes)
+            despine(axes)
         panels[0].set_title(f"{bench}, {_budget(on_bench[bench])}", loc="left")
         for axes in panels[len(chunk) :]:
             axes.remove()

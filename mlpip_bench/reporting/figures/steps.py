@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-import seaborn  # type: ignore[import-untyped]
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
@@ -18,6 +17,7 @@ from mlpip_bench.reporting.figures.style import (
     Run,
     averaged,
     configurations,
+    despine,
     mean_ci95_over_seeds,
     wrapped,
 )
@@ -58,7 +58,7 @@ def steps(records: Sequence[Record]) -> Figure | None:
         axes.set(xlabel="adaptation steps", ylabel=ylabel)
         axes.margins(x=0.12)
         axes.minorticks_off()
-        seaborn.despine(ax=axes)
+        despine(axes)
     figure.suptitle("Adaptation steps")
     handles = dict(zip(*reversed(grid[0].get_legend_handles_labels()), strict=True))
     figure.legend(

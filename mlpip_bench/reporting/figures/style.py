@@ -10,20 +10,32 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 import numpy as np
-import seaborn  # type: ignore[import-untyped]
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from mlpip_bench.records.left_out import left_out
 from mlpip_bench.records.record import Model, Record, Scores, facts
 from mlpip_bench.records.statistics import bounds_of, estimate
 
+_INK = ".15"
 STYLE = (
     "default",
-    seaborn.axes_style("ticks"),
-    # A dollar in a name is a dollar, and begins no formula.
-    {"font.size": 8, "axes.titlesize": 8, "pdf.fonttype": 42, "text.parse_math": False},
-)
-COLORS = seaborn.color_palette("colorblind")
+    {
+        "axes.axisbelow": True, "axes.edgecolor": _INK, "axes.labelcolor": _INK, "text.color": _INK,
+        "xtick.color": _INK, "ytick.color": _INK, "grid.color": ".8", "lines.solid_capstyle": "round",
+        "patch.edgecolor": "w", "patch.force_edgecolor": True,
+        "font.sans-serif": ["Arial", "DejaVu Sans", "Liberation Sans", "Bitstream Vera Sans", "sans-serif"],
+        "font.size": 8, "axes.titlesize": 8, "pdf.fonttype": 42,
+        "text.parse_math": False,  # a dollar in a name is a dollar, and begins no formula
+    },
+)  # fmt: skip
+"""seaborn's ``ticks``, and sizes of a paper; written out, since importing seaborn takes as long as drawing a figure."""
+
+COLORS = [
+    "#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc", "#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9",
+]  # fmt: skip
+"""seaborn's ``colorblind``."""
+
 MARKERS = "osD^vP*X<>hpd8"  # with the colors, which repeat after ten and are not all distinct in gray
 GRAY = "0.45"
 WIDTH = 397 / 72.27
@@ -146,6 +158,11 @@ def first_seeds(found: Mapping[str, Sequence[Run]]) -> dict[str, Run]:
         label if len({record.seed for record, _ in runs}) == 1 else f"{label}, seed {runs[0][0].seed}": runs[0]
         for label, runs in found.items()
     }
+
+
+def despine(axes: Axes) -> None:
+    """Leave the two sides of the frame that have ticks."""
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def wrapped(label: str, width: int = 30) -> str:

@@ -27,9 +27,7 @@ from mlpip_bench.reporting.figures.pictures import reconstruction, weights
 from mlpip_bench.reporting.figures.profile import profile
 from mlpip_bench.reporting.figures.scores import scores
 from mlpip_bench.reporting.figures.steps import steps
-from mlpip_bench.reporting.figures.style import (
-    STYLE,
-)
+from mlpip_bench.reporting.figures.style import STYLE
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.files import write_atomically
 from mlpip_bench.utils.provenance import STAND_INS
@@ -129,6 +127,7 @@ def write_figures(
             for suffix, options in (("png", {"dpi": 200}), ("pdf", {"metadata": {"CreationDate": None}})):
                 content = io.BytesIO()
                 figure.savefig(content, format=suffix, **options)
+                figure.set_layout_engine(None)  # once, for both
                 path = (folder or results / "figures") / f"{stem}.{suffix}"
                 write_atomically(path, content.getvalue())
                 written.append(path)

@@ -23,7 +23,7 @@ def long_form(records: Iterable[Record]) -> pd.DataFrame:
     the scores of single tasks. ``method`` is the name of the plugin.
     """
     over_tasks = [
-        replace(record, scores=scores)
+        record if len(scores) == len(record.scores) else replace(record, scores=scores)
         for record in sorted(records, key=record_order)
         if (scores := tuple(score for score in record.scores if score.over == "tasks"))
     ]

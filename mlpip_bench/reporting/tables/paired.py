@@ -6,8 +6,6 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import pandas as pd
-
 from mlpip_bench.records.record import Better, Record
 from mlpip_bench.records.statistics import LEVEL, combined
 from mlpip_bench.reporting.decisions import NO_MARGINS, Decision, Margins, all_pairs, models_note
@@ -330,6 +328,8 @@ def _notes(comparisons: Sequence[Comparison], shown: Mapping[str, Configuration]
 
 def paired_csv(comparisons: Iterable[Comparison]) -> str:
     """Paired differences as CSV; floats in full and in the metric's own unit."""
+    import pandas as pd  # here, since figures and tables do without
+
     rows = [
         {
             "metric": c.metric,

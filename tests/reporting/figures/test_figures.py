@@ -15,6 +15,7 @@ from builders import drawn, invoke, make_record, make_scores
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.reporting.figures import calibration, steps, writing
+from mlpip_bench.reporting.figures.style import COLORS, despine
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.provenance import STAND_INS
 
@@ -52,6 +53,28 @@ def points(axes: Axes, bar: int = 0) -> tuple[np.ndarray, np.ndarray]:
 def half_width(values: Sequence[float]) -> float:
     low, high = stats.t.interval(0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values))
     return float(high - low) / 2
+
+
+# ----------------------------------------------------------------------------------------------------------- looks
+
+
+def test_figures_look_as_seaborns_ticks_and_colorblind() -> None:
+    import seaborn  # type: ignore[import-untyped]
+
+    wanted = {name: value for name, value in seaborn.axes_style("ticks").items() if name != "image.cmap"}
+    with matplotlib.style.context(writing.STYLE):
+        assert {name: matplotlib.rcParams[name] for name in wanted} == wanted
+    assert seaborn.color_palette("colorblind").as_hex() == COLORS
+
+
+def test_despined_axes_are_seaborns() -> None:
+    import seaborn
+
+    ours, theirs = matplotlib.figure.Figure().subplots(1, 2)
+    despine(ours)
+    seaborn.despine(ax=theirs)
+    for side, spine in theirs.spines.items():
+        assert ours.spines[side].get_visible() == spine.get_visible(), side
 
 
 # ----------------------------------------------------------------------------------------------------- reliability
