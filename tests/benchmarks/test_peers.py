@@ -91,7 +91,7 @@ def further(*values: object) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-# The tuned limits are a fifth below what was measured.
+# The tuned limits are a fifth or more below what was measured.
 @pytest.mark.benchmark(group=STEP)
 @pytest.mark.parametrize(
     ("peer", "steps", "turns", "tuned_limit"),
@@ -121,18 +121,18 @@ def test_protonets_step_beside_a_peer(faster_than_peer, peer, bar, limit, tuned_
 @pytest.mark.benchmark(group=EVALUATION)
 @pytest.mark.parametrize(
     ("peer", "bar", "limit", "tuned_limit"),
-    [("flat batch", 2, 2, 1.1), ("loop", 1.5, 1.2, 1.2), further("easyfsl", 1.5, 1.2, 1.35)],
+    [("flat batch", 2, 2, 1.1), ("loop", 1.5, 1.2, 1.15), further("easyfsl", 1.5, 1.2, 1.15)],
 )
 def test_protonets_evaluation_beside_a_peer(faster_than_peer, peer, bar, limit, tuned_limit):
     work, of = Work("protonets", "evaluation"), f"ProtoNets, {EVALUATION}"
-    faster_than_peer(work, of, peer, bar=bar, limit=limit, tuned_limit=tuned_limit, turns=3)
+    faster_than_peer(work, of, peer, bar=bar, limit=limit, tuned_limit=tuned_limit, turns=6)
 
 
 @pytest.mark.benchmark(group=EVALUATION)
-@pytest.mark.parametrize(("peer", "tuned_limit"), [("learn2learn", 1.3), further("higher", 1.5)])
+@pytest.mark.parametrize(("peer", "tuned_limit"), [("learn2learn", 1.15), further("higher", 1.4)])
 def test_maml_evaluation_beside_a_peer(faster_than_peer, peer, tuned_limit):
     of = f"MAML, 1 step, {EVALUATION}"
-    faster_than_peer(Work("maml", "evaluation"), of, peer, bar=1.5, limit=1.2, tuned_limit=tuned_limit, turns=3)
+    faster_than_peer(Work("maml", "evaluation"), of, peer, bar=1.5, limit=1.2, tuned_limit=tuned_limit, turns=6)
 
 
 @pytest.mark.skipif(NO_BF16 is not None, reason=str(NO_BF16))
