@@ -82,7 +82,7 @@ class Copy:
 
     def pytest(self, *arguments: str) -> str:
         """Tests of the copy, but these."""
-        options = ["-q", "-x", "-rfE", "-p", "no:benchmark", "-p", "no:cacheprovider"]
+        options = ["-q", "-x", "-rfEs", "-p", "no:benchmark", "-p", "no:cacheprovider"]
         return self.run(
             str(self.python), "-m", "pytest", *options, *arguments, "--ignore=tests/repository/test_recipes.py"
         )
