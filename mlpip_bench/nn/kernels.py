@@ -97,6 +97,27 @@ def _maxima_of_kept(values: Any, out: Any, at: Any, like: Any) -> None:
         out[c] = narrowed(most, like)
 
 
+@njit(forceinline=True)  # by LLVM, so that numba compiles the one branch that there is for its types
+def _pool_window(
+    y: Any, kept: Any, n: Any, i: Any, j: Any, whole: Any, values: Any, out: Any, at: Any, like: Any
+) -> None:
+    """The maxima of a window, and their places; where it is not whole, its last row or column counts twice."""
+    low, right = min(2 * i + 1, y.shape[1] - 1), min(2 * j + 1, y.shape[2] - 1)
+    if kept is not None:
+        across, down = right - 2 * j, 2 * (low - 2 * i)  # 0 where a place is the one before it again
+        _drop(y[n, 2 * i, 2 * j], kept[0, n, i, j], values[0])
+        _drop(y[n, 2 * i, right], kept[across, n, i, j], values[1])
+        _drop(y[n, low, 2 * j], kept[down, n, i, j], values[2])
+        _drop(y[n, low, right], kept[down + across, n, i, j], values[3])
+        _maxima_of_kept(values, out, at, like)
+    elif whole:  # of its own, so that the compiler sees how the four lie to each other
+        y0, y1 = y[n, 2 * i, 2 * j], y[n, 2 * i, 2 * j + 1]
+        y2, y3 = y[n, 2 * i + 1, 2 * j], y[n, 2 * i + 1, 2 * j + 1]
+        _maxima(y0, y1, y2, y3, out, at, like)
+    else:
+        _maxima(y[n, 2 * i, 2 * j], y[n, 2 * i, right], y[n, low, 2 * j], y[n, low, right], out, at, like)
+
+
 @compiled
 def pool(y: Any, kept: Any, pooled: Any, where: Any, mean: Any, variance: Any, moments: Any) -> None:
     """2x2 maxima of each channel, and its moments over equally many images that follow each other.
@@ -130,39 +151,23 @@ def pool(y: Any, kept: Any, pooled: Any, where: Any, mean: Any, variance: Any, m
             low = min(2 * i + 1, height - 1)
             for j in range(columns):
                 right = min(2 * j + 1, width - 1)
-                if low > 2 * i and right > 2 * j:
+                whole = low > 2 * i and right > 2 * j
+                _pool_window(y, kept, n, i, j, whole, values, pooled[n, i, j], where[n, i, j], like)
+                if not moments:
+                    continue
+                if whole:
                     # Written so that the compiler sees how the four lie to each other, and takes vectors.
                     y0, y1 = y[n, 2 * i, 2 * j], y[n, 2 * i, 2 * j + 1]
                     y2, y3 = y[n, 2 * i + 1, 2 * j], y[n, 2 * i + 1, 2 * j + 1]
-                    if kept is None:
-                        _maxima(y0, y1, y2, y3, pooled[n, i, j], where[n, i, j], like)
-                    else:
-                        _drop(y0, kept[0, n, i, j], values[0])
-                        _drop(y1, kept[1, n, i, j], values[1])
-                        _drop(y2, kept[2, n, i, j], values[2])
-                        _drop(y3, kept[3, n, i, j], values[3])
-                        _maxima_of_kept(values, pooled[n, i, j], where[n, i, j], like)
-                    if moments:
-                        for c in range(channels):
-                            a, b = widened(y0[c]) - shift[c], widened(y1[c]) - shift[c]
-                            d, e = widened(y2[c]) - shift[c], widened(y3[c]) - shift[c]
-                            first[c] += (a + b) + (d + e)
-                            second[c] += (a * a + b * b) + (d * d + e * e)
+                    for c in range(channels):
+                        a, b = widened(y0[c]) - shift[c], widened(y1[c]) - shift[c]
+                        d, e = widened(y2[c]) - shift[c], widened(y3[c]) - shift[c]
+                        first[c] += (a + b) + (d + e)
+                        second[c] += (a * a + b * b) + (d * d + e * e)
                     continue
-                y0, y1, y2, y3 = y[n, 2 * i, 2 * j], y[n, 2 * i, right], y[n, low, 2 * j], y[n, low, right]
-                if kept is None:
-                    _maxima(y0, y1, y2, y3, pooled[n, i, j], where[n, i, j], like)
-                else:
-                    across, down = right - 2 * j, 2 * (low - 2 * i)  # 0 where a place is the one before it again
-                    _drop(y0, kept[0, n, i, j], values[0])
-                    _drop(y1, kept[across, n, i, j], values[1])
-                    _drop(y2, kept[down, n, i, j], values[2])
-                    _drop(y3, kept[down + across, n, i, j], values[3])
-                    _maxima_of_kept(values, pooled[n, i, j], where[n, i, j], like)
-                if moments:
-                    for h in range(2 * i, low + 1):
-                        for w in range(2 * j, right + 1):
-                            _add(y[n, h, w], shift, first, second)
+                for h in range(2 * i, low + 1):
+                    for w in range(2 * j, right + 1):
+                        _add(y[n, h, w], shift, first, second)
             if moments:
                 for h in range(2 * i, low + 1):  # what pooling that rounds down leaves out counts here
                     for w in range(2 * columns, width):
@@ -287,32 +292,12 @@ def pool_relu(y: Any, kept: Any, offset: Any, out: Any, where: Any) -> None:
     for n in range(points):
         b = offset[n // (points // offset.shape[0])]
         for i in range(out.shape[1]):
-            low = min(2 * i + 1, height - 1)
-            whole = width // 2 if low > 2 * i else 0
-            for j in range(whole):  # of its own, so that the compiler sees how the four lie to each other
-                y0, y1 = y[n, 2 * i, 2 * j], y[n, 2 * i, 2 * j + 1]
-                y2, y3 = y[n, 2 * i + 1, 2 * j], y[n, 2 * i + 1, 2 * j + 1]
-                if kept is None:
-                    _maxima(y0, y1, y2, y3, out[n, i, j], where[n, i, j], like)
-                else:
-                    _drop(y0, kept[0, n, i, j], values[0])
-                    _drop(y1, kept[1, n, i, j], values[1])
-                    _drop(y2, kept[2, n, i, j], values[2])
-                    _drop(y3, kept[3, n, i, j], values[3])
-                    _maxima_of_kept(values, out[n, i, j], where[n, i, j], like)
+            whole = width // 2 if 2 * i + 1 < height else 0
+            for j in range(whole):  # a loop of its own, of which the compiler makes more
+                _pool_window(y, kept, n, i, j, True, values, out[n, i, j], where[n, i, j], like)
                 _rectify(out[n, i, j], b, where[n, i, j])
             for j in range(whole, out.shape[2]):
-                right = min(2 * j + 1, width - 1)
-                y0, y1, y2, y3 = y[n, 2 * i, 2 * j], y[n, 2 * i, right], y[n, low, 2 * j], y[n, low, right]
-                if kept is None:
-                    _maxima(y0, y1, y2, y3, out[n, i, j], where[n, i, j], like)
-                else:
-                    across, down = right - 2 * j, 2 * (low - 2 * i)
-                    _drop(y0, kept[0, n, i, j], values[0])
-                    _drop(y1, kept[across, n, i, j], values[1])
-                    _drop(y2, kept[down, n, i, j], values[2])
-                    _drop(y3, kept[down + across, n, i, j], values[3])
-                    _maxima_of_kept(values, out[n, i, j], where[n, i, j], like)
+                _pool_window(y, kept, n, i, j, False, values, out[n, i, j], where[n, i, j], like)
                 _rectify(out[n, i, j], b, where[n, i, j])
 
 
