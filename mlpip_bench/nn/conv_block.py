@@ -21,6 +21,7 @@ from mlpip_bench.utils.choices import NormMode
 FEW_CHANNELS = 3
 """Channels of images up to which their convolution takes less time than to keep its result."""
 _LEAST_FACTOR = 1e-20
+"""Of normalization where activations are dropped: 0 times their -1e30 would let a window pass that keeps none."""
 
 
 class ConvBlock(nn.Module):
@@ -112,7 +113,6 @@ class ConvBlock(nn.Module):
         factor, offset = self.norm.folded(by, self.norm.scale.abs())
         if not self.drops:
             return factor, offset
-        # Not 0, whose product with -1e30 would let a window pass of which nothing is kept.
         return factor.clamp_min(_LEAST_FACTOR) / (1 - self.dropout), offset / (1 - self.dropout)
 
     def _kept(self, x: Tensor, seeds: Sequence[int] | None) -> Any:

@@ -128,10 +128,8 @@ def _weight_maps(part: SubFigure, means: Floats, classes: NDArray[np.int_]) -> N
     )
     order = np.argsort(classes, kind="stable")
     most = np.abs(means).max()
-    image = weight_axes.imshow(
-        means[order].T, cmap=seaborn.color_palette("vlag", as_cmap=True), vmin=-most, vmax=most, aspect="auto",
-        interpolation="none",
-    )  # fmt: skip
+    colors = seaborn.color_palette("vlag", as_cmap=True)
+    image = weight_axes.imshow(means[order].T, cmap=colors, vmin=-most, vmax=most, aspect="auto", interpolation="none")
     digits, counts = np.unique(classes, return_counts=True)
     ends = counts.cumsum()
     for end in ends[:-1]:

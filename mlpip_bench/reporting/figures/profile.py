@@ -9,11 +9,7 @@ from matplotlib.figure import Figure
 
 from mlpip_bench.records.record import Record
 from mlpip_bench.records.statistics import Estimate, combined, estimate
-from mlpip_bench.reporting.figures.style import (
-    COLORS,
-    despine,
-    wrapped,
-)
+from mlpip_bench.reporting.figures.style import COLORS, despine, wrapped
 from mlpip_bench.reporting.tables.overall import By, benches_together
 
 _POINTS = 41
