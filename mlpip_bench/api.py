@@ -127,10 +127,11 @@ def load_bench(
     """
     if source not in get_args(SourceChoice):
         raise unknown_name("source", source, get_args(SourceChoice))
-    spec = registry.bench(name)
-    plugin = registry.family(spec.family)
+    root = data_root_of(Path(data_root) if data_root else None)
+    spec = registry.bench(name, root)
+    plugin = registry.family(spec.family, root)
     family = plugin(with_values(plugin.Options, data or {}, spec.family))
-    found = family.load(DataRequest(source, data_root_of(Path(data_root) if data_root else None)))
+    found = family.load(DataRequest(source, root))
     return Bench(spec, family, found, resolve_device(device))
 
 

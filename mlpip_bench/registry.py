@@ -15,9 +15,11 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
+from mlpip_bench.benches.added import AddedData, families_below, family_at
 from mlpip_bench.benches.family import PRESETS, TaskFamily
-from mlpip_bench.benches.spec import BenchSpec, family_of, grammar
+from mlpip_bench.benches.spec import BenchSpec, grammar
 from mlpip_bench.utils.errors import UserError, cut, one_line, unknown_name
+from mlpip_bench.utils.naming import family_of
 from mlpip_bench.utils.process_state import ProcessState, no_end
 
 if TYPE_CHECKING:  # names are listed without torch
@@ -105,24 +107,69 @@ def backbone(name: str) -> type[Backbone]:
     return plugin
 
 
-def family(name: str) -> type[TaskFamily]:
-    """The task family of that name; raises as :func:`method` does."""
+def family(name: str, data_root: Path | None = None) -> type[TaskFamily]:
+    """The task family of that name: an installed one, or a data set that was added below the data root.
+
+    Raises:
+        UserError: as of :func:`method`; or the name has both.
+    """
+    if (folder := families_below(data_root).get(name)) is not None:
+        if name in (known := installed("bench")):
+            origins = " and by ".join(map(described, known[name].values()))
+            raise UserError(
+                f"a task family's name must be unique; {name!r} is registered by {origins}, and {folder} is an added "
+                "data set. Add the data under another name, and remove that folder."
+            )
+        return added_family(folder)
     plugin: type[TaskFamily] = _load("bench", name, family_faults)
     return plugin
 
 
-def families() -> dict[str, type[TaskFamily]]:
+def added_family(folder: Path) -> type[AddedData]:
+    """The family of a data set that was added; its default methods are those of the suite's own images of classes.
+
+    Raises:
+        UserError: its description is damaged.
+    """
+    from mlpip_bench.benches.images import ImageClassification
+
+    own = [name for name, entries in installed("bench").items() if all(map(is_own, entries.values()))]
+    images = [plugin for plugin in loadable(own, family).values() if issubclass(plugin, ImageClassification)]
+    return family_at(folder, tuple(sorted({name for plugin in images for name in plugin.default_methods})))
+
+
+def family_names(data_root: Path | None = None) -> list[str]:
+    """Names of the installed task families, and of the data sets that were added below the data root."""
+    return list(dict.fromkeys([*names("bench"), *families_below(data_root)]))
+
+
+def families(data_root: Path | None = None) -> dict[str, type[TaskFamily]]:
     """All task families that can be loaded, by name."""
-    return loadable(names("bench"), family)
+    return loadable(family_names(data_root), lambda name: family(name, data_root))
 
 
-def data_sources() -> dict[str, DataSource]:
+def data_sources(data_root: Path | None = None) -> dict[str, DataSource]:
     """The data sets on a user's disk that families look for, by family, each with its default options."""
     from mlpip_bench.benches.images import ImageFamily
 
-    image_families = {name: plugin for name, plugin in families().items() if issubclass(plugin, ImageFamily)}
-    found = {name: plugin(plugin.Options()).source() for name, plugin in image_families.items()}
-    return {name: source for name, source in found.items() if source is not None}
+    found = families(data_root)
+    image_families = {name: plugin for name, plugin in found.items() if issubclass(plugin, ImageFamily)}
+    sources = {name: plugin(plugin.Options()).source() for name, plugin in image_families.items()}
+    return {name: source for name, source in sources.items() if source is not None}
+
+
+def check_new_family(name: str) -> None:
+    """Refuse a name for a user's data set that an installed family has, or its folder.
+
+    Raises:
+        UserError: who has it.
+    """
+    taken = {folder: known for known, source in data_sources().items() for folder in source.folders}
+    if name in names("bench") or name in taken:
+        raise UserError(
+            f"the name of a data set must be new; {name!r} is that of the task family {taken.get(name, name)!r} or its "
+            "folder, which is installed. Choose another."
+        )
 
 
 def loadable(candidates: Iterable[str], load: Callable[[str], _T]) -> dict[str, _T]:
@@ -136,23 +183,23 @@ def loadable(candidates: Iterable[str], load: Callable[[str], _T]) -> dict[str, 
     return found
 
 
-def bench(name: str) -> BenchSpec:
+def bench(name: str, data_root: Path | None = None) -> BenchSpec:
     """Read a bench's name.
 
     Raises:
-        UserError: no installed family has such benches, or a number is too small or too large.
+        UserError: no family has such benches, or a number is too small or too large.
     """
     found = family_of(name)
-    spec = family(found).read_name(name) if found in names("bench") else None
+    spec = family(found, data_root).read_name(name) if found in family_names(data_root) else None
     if spec is None:
-        known = families()
+        known = families(data_root)
         listed = [example for plugin in known.values() for example in plugin.examples]
         forms = grammar({n: plugin.naming for n, plugin in known.items()})
         if not difflib.get_close_matches(found.lower(), known, n=1, cutoff=0.5):  # no slip, but another data set
             raise UserError(
-                f"unknown bench {cut(name)!r}: no data set {cut(found)!r} is installed. Known: "
-                f"{', '.join(sorted(listed))}. {forms} "
-                "Data of your own become a bench with a plugin of some 50 lines: docs/adding.md."
+                f"unknown bench {cut(name)!r}: no data set {cut(found)!r} is installed, or was added to "
+                f"{data_root or 'a data root'}. Known: {', '.join(sorted(listed))}. {forms} "
+                "Data of your own become a bench with `data add` (docs/my-images.md); pass --data-root then, too."
             )
         raise UserError(f"{unknown_name('bench', name, listed)} {forms}")
     return spec

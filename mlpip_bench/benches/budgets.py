@@ -15,6 +15,16 @@ QUICK = {
 SHORT = QUICK | {"iterations": 400, "halve_every": 200, "validate_every": 100}
 """A sixth of that, for images that cost more."""
 
+SHORTEST = QUICK | {
+    "iterations": 100,
+    "tasks_per_batch": 1,
+    "halve_every": 0,
+    "validate_every": 100,
+    "validation_tasks": 10,
+    "test_tasks": 60,
+}
+"""For images of 84x84, which cost forty times as much as those of 28x28."""
+
 PAPER = {
     "iterations": 80_000,
     "tasks_per_batch": 16,

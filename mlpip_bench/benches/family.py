@@ -67,7 +67,7 @@ class TaskFamily(abc.ABC):
     """A data set, or a model, as benches use it.
 
     A plugin subclasses this and registers an entry point in the group ``mlpip_bench.benches``, whose name is what
-    names of its benches begin with: letters and hyphens.
+    names of its benches begin with: letters and hyphens; with digits in it, ``naming`` begins with a hyphen.
 
     Args:
         options: an instance of ``Options``.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.naming import family_of
 
 LARGEST_NUMBER = 10_000
 """In a bench's name; no data set here has so many classes, or images in one."""
@@ -29,11 +30,6 @@ class BenchSpec:
     way: int
     shot: int
     numbers: tuple[tuple[str, int], ...] = ()
-
-
-def family_of(name: str) -> str:
-    """The part of a bench's name that names its task family: what stands before the first digit."""
-    return re.split(r"\d", name, maxsplit=1)[0]
 
 
 def read_name(name: str, naming: str, defaults: Mapping[str, int]) -> BenchSpec | None:

@@ -83,7 +83,7 @@ def _inputs_of(name: str, data_root: Path | None) -> tuple[TaskKind, tuple[int, 
     """Kind and shape of what the backbone takes on a bench; data are looked for only where they alone say it."""
     from mlpip_bench.benches.family import DataRequest
 
-    plugin = registry.family(registry.bench(name).family)
+    plugin = registry.family(registry.bench(name, data_root).family, data_root)
     family = plugin(plugin.Options())
     return plugin.kind, plugin.image_shape or family.input_shape(family.load(DataRequest(data_root=data_root)))
 

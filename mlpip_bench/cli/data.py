@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from mlpip_bench import registry
 from mlpip_bench.cli.common import DataRoot, err, folded_table, out
@@ -28,7 +29,8 @@ def verify(
     """Read data sets from their files, past the cache, and check that they are whole."""
     from mlpip_bench.datasets import sources
 
-    known, data_root = registry.data_sources(), data_root_of(data_root)
+    data_root = data_root_of(data_root)
+    known = registry.data_sources(data_root)
     table = folded_table("data set", "what", "status", "detail")
     wanted = list(options.names([*(names or ()), *options.names(datasets)]))
     if unknown := [name for name in wanted if name not in known]:
@@ -51,6 +53,67 @@ def verify(
     out.print(table)
     if failed:
         raise typer.Exit(2)
+
+
+@data_app.command(
+    "add", epilog="Example:\n\npython -m mlpip_bench data add birds --from ~/pictures/birds --data-root ~/data"
+)
+def add(
+    name: Annotated[str, typer.Argument(help="Of the data set, and in front of its benches: birds for birds5w1s.")],
+    source: Annotated[
+        Path,
+        typer.Option(
+            "--from",
+            parser=given_path,
+            metavar="PATH",
+            help="Folder of class folders, csv list (file,label[,split]) or npz file (images or features, labels).",
+        ),
+    ],
+    data_root: DataRoot = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option(help="Height and width of the images; left out, 84, or that of the arrays of an npz file."),
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A/B/C|FILE",
+            help="Percents of the classes for training, validation and test, or a csv list (class,split); left out, "
+            "the folders train, val and test or the column split, else 60/20/20.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the random split.")] = 0,
+    license_name: Annotated[str, typer.Option("--license", help="Of the data; kept with them.")] = "",
+    citation: Annotated[str, typer.Option(help="How to cite the data; kept with them.")] = "",
+    pretrained_on: Annotated[
+        str, typer.Option(help="What the network was trained on that made feature vectors; it is in every record.")
+    ] = "",
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the data set that was added as NAME before.")] = (
+        False
+    ),
+) -> None:
+    """Make a data set of pictures or feature vectors of your own, and benches of it."""
+    if data_root is None:
+        raise UserError(f"data add needs a folder for its data sets; pass --data-root or set {ROOT_VARIABLE}.")
+    from mlpip_bench.benches.added import first_run
+    from mlpip_bench.datasets.adding import add as adding
+
+    choices = adding.Choices(image_size, split, seed, license_name, citation, pretrained_on, replace)
+    registry.check_new_family(name)
+    description = adding.add(name, source, data_root, choices, ConsoleReporter(err))
+    table = folded_table("split", "classes", description.kind, "smallest class")
+    for of_split, classes in description.splits.items():
+        poorest = min(classes, key=lambda each: classes[each])
+        counts = len(classes), sum(classes.values())
+        table.add_row(of_split, *map(str, counts), Text(f"{poorest}: {classes[poorest]}"))
+    out.print(table)
+    left_out = ", ".join(f"{count} {what}" for what, count in description.left_out.items())
+    for line in (
+        *([f"left out: {left_out}"] if left_out else []),
+        f"{data_root / name} has what benches read; now for example",
+        f"  {first_run(registry.added_family(data_root / name), data_root)}",
+    ):
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @data_app.command(

@@ -25,14 +25,20 @@ Details = Callable[[Any], Sequence[str]]
 
 
 def _list(
-    kind: registry.Kind, load: Callable[[str], Any], check: bool, columns: Sequence[str], details: Details
+    kind: registry.Kind,
+    load: Callable[[str], Any],
+    check: bool,
+    columns: Sequence[str],
+    details: Details,
+    more: Sequence[str] = (),
 ) -> None:
     table = folded_table(kind if kind != "bench" else "task family", *(columns if check else ("from",)))
     table.show_lines = check
     broken = []
-    for name, entries in registry.installed(kind).items():
+    known = registry.installed(kind)
+    for name in [*known, *more]:
         if not check:
-            table.add_row(name, "\n".join(registry.described(entry) for entry in entries.values()))
+            table.add_row(name, "\n".join(registry.described(entry) for entry in known[name].values()))
             continue
         try:
             table.add_row(name, *details(load(name)))
@@ -91,12 +97,12 @@ def list_backbones(check: Check = False) -> None:
 
 
 @list_app.command("benches")
-def list_benches(check: Check = False) -> None:
+def list_benches(check: Check = False, data_root: DataRoot = None) -> None:
     """Task families and some of their benches; any number in a name works. With --check, their options too."""
-    families = registry.families()
+    families = registry.families(data_root)
     _list(
         "bench",
-        registry.family,
+        lambda name: registry.family(name, data_root),
         True,
         ["benches", "what it is", "needs", "methods by default", *(["options"] if check else [])],
         lambda family: [
@@ -106,6 +112,7 @@ def list_benches(check: Check = False) -> None:
             ", ".join(family.default_methods),
             *([_defaults(family.Options)] if check else []),
         ],
+        [name for name in registry.family_names(data_root) if name not in registry.installed("bench")],
     )
     out.print(grammar({name: family.naming for name, family in families.items()}), highlight=False, markup=False)
 
@@ -115,7 +122,7 @@ def list_data(data_root: DataRoot = None) -> None:
     """Data sets, their layouts, and whether they are found below the data folder."""
     from mlpip_bench.datasets import sources
 
-    for source in registry.data_sources().values():
+    for source in registry.data_sources(data_root).values():
         found = sources.status(source, data_root)
         out.print(Text.assemble((source.key, "bold"), f"  {source.title}"), soft_wrap=True)
         for line in [

@@ -18,14 +18,18 @@ from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.files import open_file
 
 _LONGEST_HEADER = 10_000  # bytes, as NumPy's own limit
-_ENTRY = r"""['"](\w+)['"]:(True|False|['"][<>|=]?[biuf]\d['"]|\([\dL,]*\))"""
+_ENTRY = r"""['"](\w+)['"]:(True|False|['"][<>|=]?(?:[biuf]\d|[US]\d{1,4})['"]|\([\dL,]*\))"""
+
+
+class _ObjectsError(ValueError):
+    """An array of what could be code."""
 
 
 class _Header:
     """What a header promises.
 
     Attributes:
-        dtype: of the values: whole numbers, real ones, or true and false.
+        dtype: of the values: whole numbers, real ones, true and false, or texts.
         shape: of the array.
         order: in which the values stand, ``C`` or ``F``.
         size: bytes of all values.
@@ -42,6 +46,8 @@ class _Header:
         text = re.sub(r"\s", "", file.read(length).decode("latin1"))
         entries = dict(re.findall(_ENTRY, text)) if re.fullmatch(rf"{{(?:{_ENTRY},?){{3}}}}", text) else {}
         if entries.keys() != {"descr", "fortran_order", "shape"}:
+            if "'|O'" in text:
+                raise _ObjectsError("it holds Python objects")
             raise ValueError(f"its header says neither type nor shape: {text[:100]!r}")
         self.dtype: np.dtype[Any] = np.dtype(entries["descr"][1:-1])
         self.shape = tuple(int(part.rstrip("L")) for part in entries["shape"][1:-1].split(",") if part)
@@ -93,8 +99,26 @@ def read_npz(path: Path, names: Iterable[str], most: int) -> dict[str, NDArray[A
             return {name: _member(archive, members[f"{name}.npy"], most) for name in names}
     except UserError:
         raise
+    except _ObjectsError as error:
+        raise UserError(
+            f"arrays must hold numbers or texts; one of {path} holds Python objects, as NumPy makes of rows of unequal "
+            "length. Give all rows the same length."
+        ) from error
     except Exception as error:  # zipfile, zlib and NumPy each raise their own on damaged input
         raise broken(path, f"an npz file with the arrays {', '.join(names)}", error) from error
+
+
+def names_in(path: Path) -> list[str]:
+    """Names of the arrays of an npz file.
+
+    Raises:
+        UserError: it is none, or not a whole one.
+    """
+    try:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
+            return [name.removesuffix(".npy") for name in archive.namelist()]
+    except Exception as error:  # as above
+        raise broken(path, "an npz file", error) from error
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> NDArray[Any]:

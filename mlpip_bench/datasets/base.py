@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,11 @@ SPLITS = ("train", "validation", "test")
 
 
 class ClassImages:
-    """Images of one split, grouped by class; classes may differ in their number of images.
+    """Images of one split, or feature vectors, grouped by class; classes may differ in their number of images.
 
     Args:
-        images: uint8 ``[image, channel, height, width]``; the images of a class stand together. Or what reads
-            them, when they are first asked for.
+        images: uint8 ``[image, channel, height, width]``, or float32 ``[vector, dimension, 1, 1]``; those of a class
+            stand together. Or what reads them, when they are first asked for.
         counts: int64 ``[class]``, how many consecutive images each class has.
         class_names: one name a class, unique within the split.
         image_shape: ``(channel, height, width)``; needed where the images are read later.
@@ -28,7 +29,7 @@ class ClassImages:
 
     def __init__(
         self,
-        images: NDArray[np.uint8] | Callable[[], NDArray[np.uint8]],
+        images: NDArray[Any] | Callable[[], NDArray[Any]],
         counts: NDArray[np.int64],
         class_names: tuple[str, ...],
         image_shape: tuple[int, int, int] | None = None,
@@ -49,15 +50,19 @@ class ClassImages:
             self.image_shape = channels, height, width
 
     @property
-    def images(self) -> NDArray[np.uint8]:
-        """uint8 ``[image, channel, height, width]``; a network sees them divided by 255."""
+    def images(self) -> NDArray[Any]:
+        """uint8 images, which a network sees divided by 255; or float32 vectors, which it sees as they are."""
         if self._images is None:
             self._images = self._checked(self._read())
         return self._images
 
-    def _checked(self, images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        if images.dtype != np.uint8 or images.ndim != 4:
-            raise ValueError(f"images must be uint8 [image, channel, height, width]; got {images.dtype} {images.shape}")
+    def _checked(self, images: NDArray[Any]) -> NDArray[Any]:
+        is_vectors = images.dtype == np.float32 and images.shape[2:] == (1, 1)
+        if images.ndim != 4 or not (images.dtype == np.uint8 or is_vectors):
+            raise ValueError(
+                "images must be uint8 [image, channel, height, width], or float32 vectors [vector, dimension, 1, 1]; "
+                f"got {images.dtype} {images.shape}"
+            )
         if int(self.counts.sum()) != len(images):
             raise ValueError(f"counts must add up to the images; got {int(self.counts.sum())} for {len(images)} images")
         return images

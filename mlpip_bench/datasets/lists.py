@@ -16,10 +16,15 @@ from mlpip_bench.utils.files import read_file
 _MOST = 2**26  # bytes; the longest list here has 2 MB
 
 
-def read_list(path: Path, columns: Sequence[str]) -> list[tuple[str, ...]]:
+def read_list(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) -> list[tuple[str, ...]]:
     """The named columns of a csv file, a tuple a row, without spaces around them.
 
     The fields may be separated by commas, semicolons or tabs, and there may be other columns, an index for example.
+
+    Args:
+        path: the file.
+        columns: names; of several with ``|`` between them, the first that is there.
+        optional: further columns, which are empty texts where they are not there.
 
     Raises:
         UserError: it cannot be read, is no csv, lacks a column or has no row.
@@ -33,14 +38,18 @@ def read_list(path: Path, columns: Sequence[str]) -> list[tuple[str, ...]]:
             raise ValueError("it is no csv")
         rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count), strict=True)
         rows.fieldnames = [name.strip() for name in rows.fieldnames or ()]
-        if missing := [name for name in columns if name not in rows.fieldnames]:
+        chosen = {
+            names: next((name for name in names.split("|") if name in rows.fieldnames), None)
+            for names in (*columns, *optional)
+        }
+        if missing := [names for names in columns if chosen[names] is None]:
             raise UserError(
                 f"{path} must be {what}; it lacks {','.join(missing)}: its first line has {listed(rows.fieldnames)}. "
                 "Name the columns so."
             )
         found = []
         for row in rows:
-            fields = [row[name] for name in columns]
+            fields = ["" if name is None else row[name] for name in chosen.values()]
             if None in fields:
                 raise ValueError(f"line {rows.line_num} has too few fields")
             found.append(tuple(field.strip() for field in fields))

@@ -24,7 +24,6 @@ Pictures of another size are resized with Lanczos. ``val`` may also be called ``
 
 from __future__ import annotations
 
-import operator
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -34,10 +33,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mlpip_bench.datasets.array_rows import (
+    described,
+    one_per_split,
+    rows_by_label,
+    rows_in_dict,
+    splits_of_names,
+    text,
+)
 from mlpip_bench.datasets.arrays import read_npy
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
 from mlpip_bench.datasets.lists import read_list
-from mlpip_bench.datasets.reading import Found, Sizes, assemble, decode_classes, file_picture, listed, pictures_in
+from mlpip_bench.datasets.reading import (
+    SPLIT_OF_WORD,
+    Found,
+    Sizes,
+    assemble,
+    decode_classes,
+    file_picture,
+    listed,
+    pictures_in,
+)
 from mlpip_bench.datasets.unpickling import load_plain_pickle
 from mlpip_bench.utils.errors import UserError
 
@@ -58,14 +74,6 @@ IMAGES_PER_CLASS = 600
 SPLIT_LIST = "ravi_splits.csv"
 
 _MOST = 2**32  # bytes of a file of arrays; the complete training set has 813 MB
-
-_SPLIT_OF_WORD = {
-    "train": "train",
-    "val": "validation",
-    "validation": "validation",
-    "valid": "validation",
-    "test": "test",
-}
 
 ClassPaths = dict[str, dict[str, list[Path]]]
 """For each split and class, its pictures."""
@@ -114,28 +122,12 @@ def _assemble(splits: Mapping[str, ClassImages], options: Mapping[str, str]) -> 
     return assemble("miniimagenet", splits, {"size": SIDE, **options}, COMPLETE)
 
 
-def _one_per_split(folder: Path, paths: Sequence[tuple[str, Path]], what: str) -> dict[str, Path]:
-    """Of files with the split that each is for, the one for each split; empty where there are no files."""
-    if not paths:
-        return {}
-    of_split = {split: [path for for_split, path in paths if for_split == split] for split in SPLITS}
-    for split, chosen in of_split.items():
-        if len(chosen) != 1:
-            names = listed(path.name for path in chosen) if chosen else "none"
-            raise UserError(f"{folder} must hold one {what} for each split; for {split} it has {names}.")
-    return {split: chosen[0] for split, chosen in of_split.items()}
-
-
 # Arrays.
 
 
 def _array_files(folder: Path) -> dict[str, Path]:
     paths = sorted(path for path in folder.iterdir() if path.suffix in (".pkl", ".pickle", ".npy"))
-    # Other pictures of the training classes are no split of their own.
-    stems = [(re.sub("train_phase_(val|test)$", "", path.stem.lower()), path) for path in paths]
-    words = [(set(re.split("[^a-z]+", stem)), path) for stem, path in stems]
-    pairs = {(_SPLIT_OF_WORD[word], path) for found, path in words for word in found if word in _SPLIT_OF_WORD}
-    return _one_per_split(folder, sorted(pairs), "file of arrays")
+    return one_per_split(folder, splits_of_names(paths), "file of arrays")
 
 
 def _read_arrays(paths: Mapping[str, Path]) -> ImageDataset:
@@ -145,7 +137,7 @@ def _read_arrays(paths: Mapping[str, Path]) -> ImageDataset:
 def _read_array_file(split: str, path: Path) -> ClassImages:
     content = read_npy(path, _MOST) if path.suffix == ".npy" else load_plain_pickle(path, _MOST)
     if isinstance(content, dict):
-        content = {_text(name): value for name, value in content.items()}
+        content = {text(name): value for name, value in content.items()}
     if isinstance(content, np.ndarray) and content.ndim == 5:
         if not content.size:
             raise UserError(f"a class needs at least one picture; in {path} class {split}/class00 has none.")
@@ -155,13 +147,13 @@ def _read_array_file(split: str, path: Path) -> ClassImages:
     elif isinstance(content, dict) and isinstance(found := content.get("image_data", content.get("data")), np.ndarray):
         data = _checked_images(path, found)
         if "class_dict" in content:
-            rows_of = _checked_rows(path, content["class_dict"], len(data))
+            rows_of = rows_in_dict(path, content["class_dict"], len(data))
         else:
-            rows_of = _rows_by_label(path, split, content.get("labels"), len(data))
+            rows_of = rows_by_label(path, split, content.get("labels"), len(data))
     else:
         raise UserError(
             f"{path} must hold an array [class, image, {SIDE}, {SIDE}, 3], or a dict with image_data and class_dict "
-            f"or with data and labels; it holds {_described(content)}."
+            f"or with data and labels; it holds {described(content)}."
         )
     counts = np.array([len(rows) for rows in rows_of.values()], dtype=np.int64)
     images = np.empty((counts.sum(), 3, SIDE, SIDE), dtype=np.uint8)
@@ -184,67 +176,13 @@ def _checked_images(path: Path, data: NDArray[Any]) -> NDArray[np.uint8]:
     return data
 
 
-def _text(name: object) -> str:
-    """A key as text; Python 2 wrote bytes."""
-    return name.decode("latin1") if isinstance(name, bytes) else str(name)
-
-
-def _checked_rows(path: Path, class_dict: object, count: int) -> dict[str, NDArray[np.int64]]:
-    """The rows of each class, none twice.
-
-    Args:
-        path: for messages.
-        class_dict: what stands there.
-        count: how many images there are.
-    """
-    rows_of: dict[str, NDArray[np.int64]] = {}
-    try:
-        if not isinstance(class_dict, dict):
-            raise TypeError(_described(class_dict))
-        for name, rows in sorted(class_dict.items()):
-            if not isinstance(rows, list | tuple | np.ndarray):
-                raise TypeError(f"class {_text(name)} has {_described(rows)}")
-            # One list can stand for the rows of a million classes.
-            count -= len(rows)
-            rows_of[_text(name)] = np.array([operator.index(row) for row in rows] if count >= 0 else [], dtype=np.int64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"class_dict must be {{wnid: [row, ...]}}; in {path} it is not: {error}.") from error
-    every = np.concatenate(list(rows_of.values())) if rows_of else np.array([], dtype=np.int64)
-    if count < 0 or len(np.unique(every)) != len(every):
-        raise UserError(f"an image may be in one class once; class_dict of {path} lists a row twice.")
-    return rows_of
-
-
-def _rows_by_label(path: Path, split: str, labels: object, count: int) -> dict[str, NDArray[np.int64]]:
-    labels = labels.tolist() if isinstance(labels, np.ndarray) else labels
-    if not isinstance(labels, list | tuple) or len(labels) != count:
-        how_many = f" of {len(labels)}" if isinstance(labels, list | tuple) else ""
-        raise UserError(
-            f"labels must be one for each of the {count} images; in {path} they are {_described(labels)}{how_many}."
-        )
-    rows_of: dict[str, list[int]] = defaultdict(list)
-    for row, label in enumerate(labels):
-        if not isinstance(label, str | bytes | int | np.integer):
-            raise UserError(f"labels must be numbers or names; in {path} one is {_described(label)}.")
-        rows_of[f"{split}/{_text(label):0>2}"].append(row)
-    return {name: np.array(rows, dtype=np.int64) for name, rows in sorted(rows_of.items())}
-
-
-def _described(content: object) -> str:
-    if isinstance(content, np.ndarray):
-        return f"an array {content.dtype} {content.shape}"
-    if isinstance(content, dict):
-        return f"a dict with {listed(content) or 'nothing in it'}"
-    return f"a {type(content).__name__}"
-
-
 # Pictures.
 
 
 def _split_folders(folder: Path) -> dict[str, list[Path]]:
     """For each split that has a folder of folders, these."""
     found: dict[str, list[Path]] = {}
-    for word, split in _SPLIT_OF_WORD.items():
+    for word, split in SPLIT_OF_WORD.items():
         top = folder / word
         inside = (
             sorted(path for path in top.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -263,8 +201,8 @@ def _class_pictures(folder: Path) -> list[Path]:
 
 
 def _list_files(folder: Path) -> dict[str, Path]:
-    paths = [(split, folder / f"{word}.csv") for word, split in _SPLIT_OF_WORD.items()]
-    return _one_per_split(folder, [(split, path) for split, path in paths if path.is_file()], "csv list")
+    paths = [(split, folder / f"{word}.csv") for word, split in SPLIT_OF_WORD.items()]
+    return one_per_split(folder, [(split, path) for split, path in paths if path.is_file()], "csv list")
 
 
 def _read_lists(lists: Mapping[str, Path]) -> dict[str, dict[str, list[str]]]:
@@ -343,9 +281,9 @@ def _read_split_list(path: Path) -> dict[str, dict[str, list[str]]]:
     """For each split its classes, without names of pictures; empty where there is no list."""
     wanted: dict[str, dict[str, list[str]]] = {split: {} for split in SPLITS}
     for wnid, word in read_list(path, ("wnid", "split")) if path.is_file() else []:
-        if word not in _SPLIT_OF_WORD:
+        if word not in SPLIT_OF_WORD:
             raise UserError(f"the splits in {path} must be train, val or test; {wnid} is in {word!r}.")
-        wanted[_SPLIT_OF_WORD[word]][wnid] = []
+        wanted[SPLIT_OF_WORD[word]][wnid] = []
     return wanted
 
 

@@ -24,8 +24,21 @@ from mlpip_bench.utils.files import read_file
 Sizes = Mapping[str, tuple[int, int]]
 """For each split, how many classes it has and how many images each class has."""
 
+SPLIT_OF_WORD = {
+    "train": "train",
+    "val": "validation",
+    "validation": "validation",
+    "valid": "validation",
+    "test": "test",
+}
+"""What users call the splits."""
+
 _PICTURE_LIMIT = 2**28
 """Most bytes of a picture's file."""
+_PIXEL_LIMIT = 2**25
+"""Most pixels of a picture; decoded they take three bytes each."""
+_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF")
+_BEGINNINGS = (b"\x89PNG", b"\xff\xd8", b"BM", b"RIFF", b"II*\0", b"MM\0*")
 
 _log = logging.getLogger("mlpip_bench")
 
@@ -70,7 +83,8 @@ def member_picture(archive: Path, member: object, content: bytes) -> Picture:
 
 def is_picture_name(name: str) -> bool:
     """Whether a file name is one of a picture; names with a leading dot are other programs' notes."""
-    return name.lower().endswith((".jpg", ".jpeg", ".png", ".bmp")) and not name.startswith(".")
+    endings = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+    return name.lower().endswith(endings) and not name.startswith(".")
 
 
 def pictures_in(folder: Path) -> list[Path]:
@@ -89,7 +103,7 @@ def pictures_in(folder: Path) -> list[Path]:
 
 
 def decode(picture: Picture, mode: Literal["RGB", "L"]) -> Image.Image:
-    """Decode a JPEG, PNG or BMP as a viewer shows it.
+    """Decode a JPEG, PNG, BMP, WebP or TIFF as a viewer shows it.
 
     It is turned as its EXIF data say, laid on white where it is transparent, and 16 bits of gray become 8.
 
@@ -100,12 +114,17 @@ def decode(picture: Picture, mode: Literal["RGB", "L"]) -> Image.Image:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             warnings.simplefilter("ignore", UserWarning)  # what is wrong with its EXIF data
-            with Image.open(io.BytesIO(picture.read()), formats=("JPEG", "PNG", "BMP")) as image:
-                frames = getattr(image, "n_frames", 1)
-                if image.format == "PNG" and frames > 1:
+            with Image.open(io.BytesIO(picture.read()), formats=_FORMATS) as image:
+                if image.width * image.height > _PIXEL_LIMIT:
                     raise UserError(
-                        f"a picture must be one picture; {picture.name} is an animation of {frames}. Save the one that "
-                        "is meant in its place."
+                        f"a picture may have {_PIXEL_LIMIT / 1e6:.0f} million pixels; {picture.name} has "
+                        f"{image.width * image.height / 1e6:.0f} ({image.width}x{image.height}). Scale it down."
+                    )
+                frames = getattr(image, "n_frames", 1)
+                if image.format in ("PNG", "WEBP", "TIFF") and frames > 1:
+                    raise UserError(
+                        f"a picture must be one picture; {picture.name} has {frames} frames. Save the "
+                        "one that is meant in its place."
                     )
                 image.load()
                 return _on_white(_upright(image)).convert(mode)
@@ -114,12 +133,12 @@ def decode(picture: Picture, mode: Literal["RGB", "L"]) -> Image.Image:
     except Exception as error:  # on damaged input Pillow raises OSError, SyntaxError, ValueError, struct.error ...
         reason: object = error
         if isinstance(error, UnidentifiedImageError):
-            begun = picture.read().startswith((b"\x89PNG", b"\xff\xd8", b"BM"))
+            begun = picture.read().startswith(_BEGINNINGS)
             reason = "it is cut short" if begun else "it is none of them"
         elif isinstance(error, OSError):
             reason = error.strerror or error
         raise UserError(
-            f"a picture must be a whole JPEG, PNG or BMP; {picture.name} is not: {reason}. Fetch it again."
+            f"a picture must be a whole JPEG, PNG, BMP, WebP or TIFF; {picture.name} is not: {reason}. Fetch it again."
         ) from error
 
 
@@ -130,6 +149,8 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _on_white(image: Image.Image) -> Image.Image:
+    if image.mode == "F":
+        raise ValueError("its values are real numbers")
     if image.mode.startswith("I"):  # Pillow would cut what is above 255
         return Image.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8))
     if image.has_transparency_data:

@@ -55,7 +55,7 @@ def plan_trials(
     _check_words(config)
     device = resolve_device(config.device, here=here)
     config.numerics.check(device)
-    benches = [registry.bench(name) for name in config.benches]
+    benches = [registry.bench(name, config.data_root) for name in config.benches]
     families = {name: _family(name, config) for name in dict.fromkeys(bench.family for bench in benches)}
     entered = {bench: config.methods or _default_methods(bench, families[bench.family]) for bench in benches}
     at_hand = methods or {}
@@ -156,8 +156,8 @@ def _check_names(config: RunConfig, families: Iterable[str], plugins: Iterable[s
                 raise unknown_name(f"method in {option}", name, installed)
             raise UserError(f"{option} names a method of the run; {name!r} is not among --methods {','.join(plugins)}.")
     for name in config.data.keys() - set(families):
-        if name not in (installed := registry.names("bench")):
-            raise unknown_name("task family in --data", name, installed)
+        if name not in (known := registry.family_names(config.data_root)):
+            raise unknown_name("task family in --data", name, known)
         raise UserError(f"--data names a task family of the run; {name!r} is not among {', '.join(families)}.")
 
 
@@ -172,7 +172,7 @@ def _check_kind(bench: BenchSpec, family: TaskFamily, name: str, plugin: type[Me
 
 
 def _family(name: str, config: RunConfig) -> TaskFamily:
-    plugin = registry.family(name)
+    plugin = registry.family(name, config.data_root)
     return plugin(with_values(plugin.Options, config.data.get(name, {}), name))
 
 

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 
 from mlpip_bench import registry
+from mlpip_bench.benches.added import family_named
+from mlpip_bench.benches.family import TaskFamily
+from mlpip_bench.benches.spec import BenchSpec
 from mlpip_bench.execution.fingerprint import plugin_code
 from mlpip_bench.execution.trial import Trial, Tuning
 from mlpip_bench.inference.method import TrainingPlan
@@ -18,6 +21,7 @@ from mlpip_bench.records import store
 from mlpip_bench.records.record import Record
 from mlpip_bench.training.checkpoints import TrainingState, load_checkpoint
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.naming import family_of
 from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.settings import checked_value, field_types, with_values
 
@@ -72,8 +76,8 @@ def trial_of(record: Record) -> Trial:
     Raises:
         UserError: a plugin that is not installed, or a setting that it does not have.
     """
-    bench = registry.bench(record.bench)
-    family_plugin, plugin = registry.family(bench.family), registry.method(record.method)
+    bench, family_plugin = _bench_of(record)
+    plugin = registry.method(record.method)
     backbone = registry.backbone(record.backbone["name"])
     of_tasks = family_plugin(family_plugin.Options()).task_options
     chosen = {name: value for name, value in record.data["options"].items() if name in of_tasks}
@@ -108,6 +112,13 @@ def trial_of(record: Record) -> Trial:
         device=torch.device(record.device),
         numerics=Numerics(**numerics),
     )
+
+
+def _bench_of(record: Record) -> tuple[BenchSpec, type[TaskFamily]]:
+    """A record's bench and its family; a data set that was added need not be at hand."""
+    name = family_of(record.bench)
+    plugin = registry.family(name) if name in registry.names("bench") else family_named(name)
+    return plugin.read_name(record.bench) or registry.bench(record.bench), plugin
 
 
 def _as_planned(trial: Trial, record: Record) -> Trial:

@@ -123,8 +123,9 @@ class ImagePool:
         return keys.topk(images).indices + self.starts[classes].unsqueeze(-1)
 
     def gather_images(self, index: Int[Tensor, "task point"]) -> Float[Tensor, "task point channel height width"]:
-        """Images as float32 in [0, 1]."""
-        return self.images[index.to(self.device)].to(torch.float32).div_(255)
+        """Images as float32 in [0, 1]; vectors as they are."""
+        chosen = self.images[index.to(self.device)]
+        return chosen.to(torch.float32).div_(255) if chosen.dtype == torch.uint8 else chosen
 
     def labeled(self, index: Int[Tensor, "task point"], y: Int[Tensor, "task point"], way: int) -> Labeled:
         """Images with their labels."""

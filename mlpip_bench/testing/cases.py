@@ -16,6 +16,7 @@ from mlpip_bench.inference.method import Method, Posterior, Problem, TaskKind
 from mlpip_bench.nn.backbone import BackboneSpec, InputShape
 from mlpip_bench.nn.backbones.conv4 import Conv4, Conv4Settings
 from mlpip_bench.nn.backbones.identity import Identity
+from mlpip_bench.nn.backbones.mlp import MLP, MLPSettings
 from mlpip_bench.nn.backbones.view_encoder import ViewEncoder, ViewEncoderSettings
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.utils.choices import NORM_MODES, NormMode
@@ -71,7 +72,9 @@ class Case:
 
     @property
     def backbone(self) -> BackboneSpec:
-        """A narrow network that leaves two or three pixels in height and width."""
+        """A narrow network, which leaves two or three pixels of an image's height and width."""
+        if self.kind == "classification" and self.shape[1:] == (1, 1):  # vectors have no height and width to halve
+            return BackboneSpec("mlp", MLP, MLPSettings(features=8), self.shape)
         blocks = max(1, int(math.log2(min(self.shape[1:]))) - 1)
         if self.kind == "classification":
             settings = Conv4Settings(blocks=blocks, channels=4, dropout=0.2)

@@ -314,8 +314,8 @@ PICTURES: list[tuple[str, Callable[[Path], object], str]] = [
     ("lists", lambda f: (f / "val.csv").write_text("filename,class\na,b\n"), "it lacks label: .* has filename, class"),
     (
         "class folders",
-        lambda f: [(f / "test/n00000005" / n).rename(f / "test/n00000005" / f"{n}.webp") for n in THREE],
-        r"n00000005 has none, it holds n00000005_0\.jpg\.webp",
+        lambda f: [(f / "test/n00000005" / n).rename(f / "test/n00000005" / f"{n}.gif") for n in THREE],
+        r"n00000005 has none, it holds n00000005_0\.jpg\.gif",
     ),
     (
         "class folders",

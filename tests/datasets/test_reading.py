@@ -72,7 +72,7 @@ def test_damaged_exif_data_turn_nothing():
 
 def test_an_animation_is_refused():
     frames = [Image.new("RGB", (4, 4), color) for color in ("red", "blue")]
-    with pytest.raises(UserError, match=r"p\.png is an animation of 2\. Save the one that is meant"):
+    with pytest.raises(UserError, match=r"p\.png has 2 frames\. Save the one that is meant"):
         decode(saved(frames[0], save_all=True, append_images=frames[1:]), "RGB")
 
 

@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import typer
@@ -22,6 +23,7 @@ from mlpip_bench import registry
 from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.procedural import patches, solids
 from mlpip_bench.testing import conformance
+from pictures import write_classes
 
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 SUITE = re.compile(r"(\S*python3?(\.exe)? -m mlpip_bench|mlpip_bench) ")
@@ -229,6 +231,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(results / name / "records", folder / "runs" / "records", dirs_exist_ok=True)
     for seed in (0, 1):
         write_trial(folder / "runs", seed=seed)  # with predictions
+    write_classes(folder / "pictures" / "birds", [f"bird {number}" for number in range(30)], 12)
+    labels = np.arange(300) % 30
+    np.savez(folder / "features.npz", labels=labels, features=np.random.default_rng(0).normal(size=(300, 5)))
+    for name in ("birds", "birds64"):
+        invoke("data", "add", name, "--from", folder / "pictures" / "birds", "--data-root", folder / "my-data")
+    of_vectors = ("--from", folder / "features.npz", "--pretrained-on", "nothing")
+    invoke("data", "add", "vectors", *of_vectors, "--data-root", folder / "my-data")
     (folder / "experiment.yaml").write_text("bench: omni5w1s\nmethods: versa,maml\nseeds: 0,1,2\n")
     return folder
 
@@ -270,8 +279,10 @@ def test_the_command_works(command, folder, tmp_path, monkeypatch, request):
     if "~/data" in command:
         data = request.getfixturevalue("data_root")
         arguments = [word.replace("~/data", str(data)) for word in arguments]
-    if command.startswith("data verify"):
+    if command.startswith("data verify") and "~/data" in command:
         arguments += ["--data", "context,views"]  # the others take half a minute, past the cache
+    if command.startswith("data add"):
+        arguments += ["--replace"]
     if command.endswith(SMALL):
         arguments += ["--results", str(tmp_path)]
     result = invoke(*arguments)

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from mlpip_bench.benches.budgets import PAPER_NATURAL, QUICK
+from mlpip_bench.benches.budgets import PAPER_NATURAL, SHORTEST
 from mlpip_bench.benches.images import ImageClassification
 
 if TYPE_CHECKING:
     from mlpip_bench.datasets.sources import DataSource
-
-# These images cost forty times as much as Omniglot's; a laptop does these in minutes all the same.
-_QUICK = QUICK | {
-    "iterations": 100,
-    "tasks_per_batch": 1,
-    "halve_every": 0,
-    "validate_every": 100,
-    "validation_tasks": 10,
-    "test_tasks": 60,
-}
 
 
 class MiniImageNet(ImageClassification):
@@ -28,7 +18,7 @@ class MiniImageNet(ImageClassification):
     needs = "miniimagenet/ in any of five layouts; else the stand-in patches"
     examples = ("mini5w1s", "mini5w5s")
     image_shape = (3, 84, 84)
-    budgets: ClassVar = {"quick": _QUICK, "paper": PAPER_NATURAL}
+    budgets: ClassVar = {"quick": SHORTEST, "paper": PAPER_NATURAL}
     default_methods = ("maml", "protonets", "versa")
     backbone_settings: ClassVar = {"blocks": 5, "dropout": 0.5}
 

@@ -8,7 +8,6 @@ seeds of a configuration are averaged, or the first of them is shown and named.
 from __future__ import annotations
 
 import io
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from mlpip_bench.reporting.figures.steps import steps
 from mlpip_bench.reporting.figures.style import STYLE
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.files import write_atomically
+from mlpip_bench.utils.naming import family_of
 from mlpip_bench.utils.provenance import STAND_INS
 
 # -------------------------------------------------------------------------------------------------------- writing
@@ -58,7 +58,7 @@ def _bench_and_method(record: Record) -> tuple[str, ...]:
 
 def _benches(record: Record) -> tuple[str, ...]:
     """All benches of a data set, whose names begin with it."""
-    return (re.split(r"\d", record.bench)[0],)
+    return (family_of(record.bench),)
 
 
 def _ours(draw: Callable[[Sequence[Record]], Figure | None]) -> Callable[..., Figure | None]:

@@ -1,0 +1,1 @@
+"""Forms in which public data sets are handed on, each of them recognized by one module."""
