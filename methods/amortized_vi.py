@@ -20,7 +20,8 @@ Differences from the paper:
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.distributions import Distribution, Normal
@@ -36,6 +37,7 @@ from mlpip_bench.inference.variational import (
     VariationalSettings,
     points_of_bound,
 )
+from mlpip_bench.nn.amortization import OfRegression
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 # The best of 16 draws by validation NLL on omni5w1s (docs/findings.md says how): there the bound itself under-fits.
@@ -49,6 +51,24 @@ _ON_IMAGES = {
 }
 
 
+@dataclass(frozen=True)
+class AmortizedVISettings(VariationalSettings):
+    """Settings of amortized variational inference, beyond those of variational inference.
+
+    Attributes:
+        amortization: of a regression, as in ``versa``: ``linear`` in the sum of the data, or ``pooled``.
+    """
+
+    amortization: OfRegression = "linear"
+
+
+_OTHERS: dict[str, dict[str, Any]] = {
+    "views": {"eval_samples": 100},
+    "sinusoid": {"amortization": "pooled"},
+    "gp": {"amortization": "pooled"},
+}
+
+
 class AmortizedVI(Method[Normal]):
     """One forward pass to q(psi | D), trained on a bound of the evidence."""
 
@@ -56,18 +76,22 @@ class AmortizedVI(Method[Normal]):
     psi = "Gaussian over the weights and bias of a linear classifier"
     handles = ("classification", "regression", "reconstruction")
     linear_classifier = True
-    Settings = VariationalSettings
-    settings: VariationalSettings
+    gaussian_weights = True
+    Settings = AmortizedVISettings
+    settings: AmortizedVISettings
     presets: ClassVar = {
-        "quick": {"*": {"dropout": False}, "classification": _ON_IMAGES, "views": {"eval_samples": 100}},
-        "paper": {"classification": _ON_IMAGES, **PAPER_BUDGETS, "views": {"eval_samples": 100}},
+        "quick": {"*": {"dropout": False}, "classification": _ON_IMAGES, **_OTHERS},
+        "paper": {"classification": _ON_IMAGES, **PAPER_BUDGETS, **_OTHERS},
     }
     search_space: ClassVar = {**Method.search_space, **SEARCH_SPACE}
 
-    def __init__(self, problem: Problem, settings: VariationalSettings) -> None:
+    def __init__(self, problem: Problem, settings: AmortizedVISettings) -> None:
         super().__init__(problem, settings)
         self.model = gaussian_model(
-            problem, dropout=settings.dropout, initial_log_variance=settings.initial_log_variance
+            problem,
+            dropout=settings.dropout,
+            initial_log_variance=settings.initial_log_variance,
+            of_regression=settings.amortization,
         )
         self.prior = GaussianPrior(learned=settings.learn_prior, std=settings.prior_std)
         self.kl_weight = KLWeight(settings)

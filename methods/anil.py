@@ -1,10 +1,10 @@
 """ANIL: MAML in which only the last layer adapts.
 
-psi: weights and bias of a linear classifier.
-q: a point mass after gradient steps on the support set's mean cross-entropy, from learned rows (paper, Eq. 6,
-with the backbone in theta). Features are computed once a task, as the backbone does not adapt.
+psi: weights and bias of a linear classifier, or of a regression.
+q: a point mass after gradient steps on the support set's mean cross-entropy, or squared error, from learned rows
+(paper, Eq. 6, with the backbone in theta). Features are computed once a task, as the backbone does not adapt.
 Reference: Raghu, Raghu, Bengio & Vinyals, ICLR 2020.
-Objective: cross-entropy of the queries, differentiated through the steps.
+Objective: log-loss of the queries, differentiated through the steps.
 
 Differences from their paper:
 
@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
 
 from mlpip_bench.inference.distributions import Delta, linear_outputs
-from mlpip_bench.inference.gradient_steps import StepSettings
+from mlpip_bench.inference.gradient_steps import OF_CURVES, StepSettings
+from mlpip_bench.inference.likelihood import Likelihood, squared_errors
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.inference.search import LogUniform
@@ -36,16 +37,25 @@ class ANIL(Method[Delta]):
         "Raghu et al. 2020, Rapid Learning or Feature Reuse? Towards Understanding the Effectiveness of MAML (ICLR)"
     )
     psi = "point mass at a linear classifier after a few gradient steps"
+    handles = ("classification", "regression")
     linear_classifier = True
     Settings = StepSettings
     settings: StepSettings
     search_space: ClassVar = {**Method.search_space, "inner_rate": LogUniform(0.01, 1.0)}
-    presets: ClassVar = {"paper": {"*": {"learning_rate": 1e-3, "iterations": 30_000}}}
+    presets: ClassVar = {
+        "paper": {
+            "*": {"learning_rate": 1e-3, "iterations": 30_000},
+            "sinusoid": {"iterations": 70_000, **OF_CURVES},
+            "gp": {"iterations": 50_000, **OF_CURVES},
+        },
+        "quick": {"sinusoid": OF_CURVES, "gp": OF_CURVES},
+    }
     xfail_checks: ClassVar = {"class_relabeling": "every class starts from its own learned row of the head"}
 
     def __init__(self, problem: Problem, settings: StepSettings) -> None:
         super().__init__(problem, settings)
         self.backbone = problem.build_backbone()
+        self.likelihood = Likelihood(problem)
         self.head = nn.Parameter(torch.zeros(problem.way, self.backbone.features + 1))
 
     def amortize(self, support: Labeled) -> Posterior[Delta]:
@@ -59,18 +69,22 @@ class ANIL(Method[Delta]):
             if not keep_graph:
                 psi, features = psi.detach().requires_grad_(), features.detach()
             for rate in self.settings.rates(training=self.training):
-                log_likelihood = Categorical(logits=linear_outputs(features, psi), validate_args=False).log_prob(
-                    support.y
-                )
-                (gradient,) = torch.autograd.grad(log_likelihood.mean(1).sum(), psi, create_graph=keep_graph)
-                psi = psi + rate * gradient
+                loss = self._support_losses(linear_outputs(features, psi), support.y).sum()
+                (gradient,) = torch.autograd.grad(loss, psi, create_graph=keep_graph)
+                psi = psi - rate * gradient
         return Posterior(Delta(psi if keep_graph else psi.detach(), event_dim=2), statistics)
 
+    def _support_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        if self.problem.kind == "regression":
+            return squared_errors(outputs, y)
+        log_likelihood: Tensor = Categorical(logits=outputs, validate_args=False).log_prob(y)
+        return -log_likelihood.mean(1)
+
     def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
-        """Softmax of the adapted linear classifier."""
+        """Softmax, or Gaussian, of the adapted linear outputs."""
         features, _ = self.backbone(query_x, q.norm_statistics)
-        return Categorical(logits=linear_outputs(features, q.psi.mean), validate_args=False)
+        return self.likelihood.predictive(linear_outputs(features, q.psi.mean))
 
     def loss(self, batch: TaskBatch) -> Tensor:
-        """Cross-entropy of the queries, differentiated through the steps."""
+        """Log-loss of the queries, differentiated through the steps."""
         return mlpip_loss(self.predictive(self.amortize(batch.support), batch.query.x), batch.query)

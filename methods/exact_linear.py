@@ -29,6 +29,7 @@ class ExactLinear(Method[MultivariateNormal]):
     reference = "Bishop 2006, Pattern Recognition and Machine Learning (Springer), section 3.3"
     psi = "exact Gaussian posterior of the weights of a linear regression"
     handles = ("regression",)
+    gaussian_weights = True
 
     def __init__(self, problem: Problem, settings: NoSettings) -> None:
         super().__init__(problem, settings)

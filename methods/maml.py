@@ -1,11 +1,11 @@
 """MAML: a few gradient steps from a learned initialization, read as semi-amortized inference.
 
-psi: all parameters of the backbone and of a linear classifier.
+psi: all parameters of the backbone and of a linear classifier, or of a linear output in regression.
 q: a point mass after gradient steps from a learned psi_0 (paper, Eq. 6): psi <- psi - eta grad L(psi; D),
-with L the mean cross-entropy of the support set, in nats.
+with L the mean cross-entropy of the support set, in nats; in regression its mean squared error.
 Reference: Finn, Abbeel & Levine, ICML 2017.
-Objective: cross-entropy of the queries under the adapted parameters (Eq. 4 with a point mass), differentiated
-through the steps, second derivatives included.
+Objective: log-loss of the queries under the adapted parameters (Eq. 4 with a point mass), differentiated
+through the steps, second derivatives included: cross-entropy, or that of a Gaussian whose variance is learned.
 
 Differences from their paper:
 
@@ -14,6 +14,8 @@ Differences from their paper:
 - The network is the run's backbone, the same for all methods. Its 256 features make longer steps than the 64
   of their code, so the default rate is smaller; the rates of the preset ``paper`` are their code's, and were
   made for its network.
+- In regression their outer loss is the squared error. Here it is a log-loss with one variance for all tasks, whose
+  gradient is that of the squared error up to a factor.
 - The head starts at zero; scale and shift of the normalization adapt too.
 - One fixed number of test steps; the best of several on the test tasks is nobody's result (the protocol
   ``steps`` shows them all).
@@ -30,8 +32,9 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from mlpip_bench.inference.distributions import Delta
-from mlpip_bench.inference.gradient_steps import AdaptedClassifier, StepSettings
+from mlpip_bench.inference.gradient_steps import OF_CURVES, AdaptedNetwork, StepSettings
 from mlpip_bench.inference.inner_loop import InnerEngine
+from mlpip_bench.inference.likelihood import Likelihood
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.inference.search import LogUniform
@@ -61,6 +64,7 @@ class MAML(Method[Delta]):
 
     reference = "Finn et al. 2017, Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks (ICML)"
     psi = "point mass at all network parameters after a few gradient steps"
+    handles = ("classification", "regression")
     Settings = MAMLSettings
     settings: MAMLSettings
     search_space: ClassVar = {**Method.search_space, "inner_rate": LogUniform(0.01, 1.0)}
@@ -73,13 +77,18 @@ class MAML(Method[Delta]):
             "omni20w1s": {"train_queries": 1},
             "omni20w5s": {"train_queries": 5},
             "mini": {"tasks_per_batch": 4, "inner_rate": 0.05, "train_steps": 5, "test_steps": 10},
+            "sinusoid": {"iterations": 70_000, **OF_CURVES},
+            "sinusoid5s": {"train_queries": 5},
+            "gp": {"iterations": 50_000, **OF_CURVES},
         },
+        "quick": {"sinusoid": OF_CURVES, "gp": OF_CURVES},
     }
     xfail_checks: ClassVar = {"class_relabeling": "every class starts from its own learned row of the head"}
 
     def __init__(self, problem: Problem, settings: MAMLSettings) -> None:
         super().__init__(problem, settings)
-        self.network = AdaptedClassifier(problem)
+        self.network = AdaptedNetwork(problem)
+        self.likelihood = Likelihood(problem)
 
     def amortize(self, support: Labeled) -> Posterior[Delta]:
         """psi* after gradient steps on each task's support loss (Eq. 6), and its support statistics."""
@@ -88,9 +97,9 @@ class MAML(Method[Delta]):
         return self.network.adapt(support, rates, first_order=settings.first_order, engine=settings.inner_engine)
 
     def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
-        """Softmax of each task's own adapted network."""
-        return self.network.predictive(q, query_x)
+        """Softmax, or Gaussian, of each task's own adapted network."""
+        return self.likelihood.predictive(self.network.outputs(q, query_x))
 
     def loss(self, batch: TaskBatch) -> Tensor:
-        """Cross-entropy of the queries under the adapted parameters, differentiated through the steps."""
+        """Log-loss of the queries under the adapted parameters, differentiated through the steps."""
         return mlpip_loss(self.predictive(self.amortize(batch.support), batch.query.x), batch.query)

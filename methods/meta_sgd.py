@@ -1,10 +1,10 @@
 """Meta-SGD: MAML whose inner rates are learned, one for each parameter.
 
-psi: all parameters of the backbone and of a linear classifier.
+psi: all parameters of the backbone and of a linear classifier, or of a linear output in regression.
 q: a point mass after gradient steps from a learned psi_0, as in ``maml`` (paper, Eq. 6). Here eta is a vector
 with an entry for each parameter, and is learned with psi_0 (Eq. 3 of Li et al.).
 Reference: Li, Zhou, Chen & Li, arXiv:1707.09835, 2017.
-Objective: cross-entropy of the queries, differentiated in psi_0 and in the rates.
+Objective: log-loss of the queries, differentiated in psi_0 and in the rates.
 
 Differences from their paper:
 
@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from mlpip_bench.inference.distributions import Delta
-from mlpip_bench.inference.gradient_steps import AdaptedClassifier, StepCounts
+from mlpip_bench.inference.gradient_steps import OF_CURVES, AdaptedNetwork, StepCounts
+from mlpip_bench.inference.likelihood import Likelihood
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.inference.search import LogUniform
@@ -52,15 +53,24 @@ class MetaSGD(Method[Delta]):
 
     reference = "Li et al. 2017, Meta-SGD: Learning to Learn Quickly for Few-Shot Learning (arXiv:1707.09835)"
     psi = "point mass at all network parameters after gradient steps with learned rates"
+    handles = ("classification", "regression")
     Settings = MetaSGDSettings
     settings: MetaSGDSettings
     search_space: ClassVar = {**Method.search_space, "inner_rate": LogUniform(0.01, 1.0)}
-    presets: ClassVar = {"paper": {"*": {"learning_rate": 1e-3, "iterations": 60_000}}}
+    presets: ClassVar = {
+        "paper": {
+            "*": {"learning_rate": 1e-3, "iterations": 60_000},
+            "sinusoid": {"iterations": 70_000, **OF_CURVES},
+            "gp": {"iterations": 50_000, **OF_CURVES},
+        },
+        "quick": {"sinusoid": OF_CURVES, "gp": OF_CURVES},
+    }
     xfail_checks: ClassVar = {"class_relabeling": "every class starts from its own learned row of the head"}
 
     def __init__(self, problem: Problem, settings: MetaSGDSettings) -> None:
         super().__init__(problem, settings)
-        self.network = AdaptedClassifier(problem)
+        self.network = AdaptedNetwork(problem)
+        self.likelihood = Likelihood(problem)
         self.rates = nn.ParameterList(torch.full_like(p, settings.inner_rate) for p in self.network.parameters())
 
     def amortize(self, support: Labeled) -> Posterior[Delta]:
@@ -71,9 +81,9 @@ class MetaSGD(Method[Delta]):
         return self.network.adapt(support, [rates] * steps)
 
     def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
-        """Softmax of each task's own adapted network."""
-        return self.network.predictive(q, query_x)
+        """Softmax, or Gaussian, of each task's own adapted network."""
+        return self.likelihood.predictive(self.network.outputs(q, query_x))
 
     def loss(self, batch: TaskBatch) -> Tensor:
-        """Cross-entropy of the queries, differentiated in psi_0 and in the rates."""
+        """Log-loss of the queries, differentiated in psi_0 and in the rates."""
         return mlpip_loss(self.predictive(self.amortize(batch.support), batch.query.x), batch.query)

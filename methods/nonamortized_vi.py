@@ -84,6 +84,7 @@ class NonAmortizedVI(Method[Normal]):
     psi = "Gaussian over the weights and bias of a linear classifier, fitted anew for each task"
     handles = ("classification", "regression")
     linear_classifier = True
+    gaussian_weights = True
     Settings = NonAmortizedVISettings
     settings: NonAmortizedVISettings
     search_space: ClassVar = {

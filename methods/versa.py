@@ -4,7 +4,7 @@ psi: weights and bias of a softmax classifier, one vector per class; the weights
 reconstruction, the vector that a generator turns into an object's views.
 q: factorized Gaussian, one factor a class (Eq. 5): the class's mean feature goes through four small networks,
 which give mean and log-variance of its weights and of its bias. In regression q is linear in the sum of the
-data (Eq. 12).
+data (Eq. 12), or comes from networks before and behind a mean over the data, as that of views (``amortization``).
 Reference: Gordon, Bronskill, Bauer, Nowozin & Turner, ICLR 2019; section 5.1 (toy), section 5.3 (views),
 appendices D and E (networks).
 Objective: the predictive log-loss of held-out queries, Eq. 4: -log 1/L sum_l p(y | x, psi_l, theta), averaged
@@ -20,7 +20,7 @@ Differences from the paper:
 - Log-variances are clamped.
 - Evaluation uses more samples than training (1,024 against 10), and fixed ones; the paper's code uses 10
   throughout.
-- The toy benches train on the closed form of Eq. 3, since the paper does not say its L there.
+- The toy benches, and those of curves, train on the closed form of Eq. 3; for the toy the paper does not say its L.
 - In view reconstruction L is 1, as in the paper; images are generated at the mean of q, and gradients are not
   clipped.
 """
@@ -28,7 +28,7 @@ Differences from the paper:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.distributions import Distribution, Normal
@@ -38,6 +38,7 @@ from mlpip_bench.inference.gaussian import gaussian_model
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.inference.search import OneOf
+from mlpip_bench.nn.amortization import OfRegression
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.utils.errors import UserError
 
@@ -51,12 +52,15 @@ class VersaSettings:
         eval_samples: L at evaluation; 1 is the mean of q. Regression is in closed form there, whatever it is.
         scramble: which set of fixed points of that number, each as good as the others.
         dropout: whether training drops activations at the bench's rate.
+        amortization: of a regression: ``linear`` in the sum of the data, or ``pooled``, networks before and behind the
+            mean over the data.
     """
 
     samples: int = 10
     eval_samples: int = 1024
     scramble: int = 0
     dropout: bool = True
+    amortization: OfRegression = "linear"
 
     def __post_init__(self) -> None:
         if min(self.samples, self.eval_samples) < 0:
@@ -65,8 +69,15 @@ class VersaSettings:
             raise ValueError(f"scramble must not be negative; got {self.scramble}")
 
 
-_EXACT = {"samples": 0, "eval_samples": 0}
-_SAMPLES = {"toy": _EXACT, "toyfresh": _EXACT, "views": {"samples": 1, "eval_samples": 1}}
+_EXACT: dict[str, Any] = {"samples": 0, "eval_samples": 0}
+_CURVES: dict[str, Any] = {**_EXACT, "amortization": "pooled"}
+_SAMPLES: dict[str, dict[str, Any]] = {
+    "toy": _EXACT,
+    "toyfresh": _EXACT,
+    "views": {"samples": 1, "eval_samples": 1},
+    "sinusoid": _CURVES,
+    "gp": _CURVES,
+}
 
 
 class Versa(Method[Normal]):
@@ -76,6 +87,7 @@ class Versa(Method[Normal]):
     psi = "Gaussian over the weights and bias of a linear classifier, or over a generator's input"
     handles = ("classification", "regression", "reconstruction")
     linear_classifier = True
+    gaussian_weights = True
     Settings = VersaSettings
     settings: VersaSettings
     search_space: ClassVar = {**Method.search_space, "dropout": OneOf((True, False))}
@@ -86,7 +98,7 @@ class Versa(Method[Normal]):
 
     def __init__(self, problem: Problem, settings: VersaSettings) -> None:
         super().__init__(problem, settings)
-        self.model = gaussian_model(problem, dropout=settings.dropout)
+        self.model = gaussian_model(problem, dropout=settings.dropout, of_regression=settings.amortization)
 
     @classmethod
     def check(cls, problem: Problem, settings: VersaSettings) -> None:

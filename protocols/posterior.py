@@ -5,6 +5,8 @@ All scores are closed forms in the two Gaussians: their only noise is that of th
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal, Normal, kl_divergence
@@ -14,6 +16,7 @@ from mlpip_bench.evaluation.metrics import Metric
 from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
 from mlpip_bench.inference.conjugate import conjugate_posterior, with_bias
 from mlpip_bench.inference.distributions import where_float64_is
+from mlpip_bench.inference.method import Method
 from mlpip_bench.records.record import Scores
 from mlpip_bench.utils.errors import TrialError
 
@@ -39,6 +42,10 @@ class PosteriorRecovery(EvalProtocol):
     handles = ("regression",)
     families = (LinearGaussianFamily,)
     default = True
+
+    def applies(self, plugin: type[Method[Any]], settings: Any) -> bool:  # noqa: ARG002
+        """Methods whose q is a Gaussian over the weights."""
+        return plugin.gaussian_weights
 
     def measure(self, evaluation: Evaluation) -> list[Scores]:
         """One score a test task."""

@@ -40,7 +40,9 @@ from mlpip_bench.records.predictions import of_classes, save, stem
 from mlpip_bench.records.record import PredictionsFile, Record, Scores
 from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
 from mlpip_bench.tasks.images import ImagePool
-from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
+from mlpip_bench.tasks.kernels import LinearKernel
+from mlpip_bench.tasks.linear_gaussian import LinearGaussian
+from mlpip_bench.tasks.regression import RegressionStream
 from mlpip_bench.utils.progress import Quiet, Reporter
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -323,11 +325,9 @@ def make_batch(
     return TaskBatch(labeled(shots), labeled(queries))
 
 
-def linear_stream(
-    dimension: int, shots: int, queries: int, *names: object, noise_std: float = 0.5
-) -> LinearGaussianStream:
+def linear_stream(dimension: int, shots: int, queries: int, *names: object, noise_std: float = 0.5) -> RegressionStream:
     """Tasks of linear regression, with a known posterior; in dimension 0 the mean of a Gaussian is inferred."""
-    return LinearGaussianStream(LinearGaussian(dimension, noise_std), TaskShape(1, shots, queries), CPU, *names)
+    return RegressionStream(LinearGaussian(dimension, noise_std), TaskShape(1, shots, queries), CPU, *names)
 
 
 def in_float64(batch: TaskBatch) -> TaskBatch:
@@ -367,7 +367,8 @@ SMALL = backbone("conv4", (1, 8, 8), blocks=2, channels=4)
 
 def linear_problem(dimension: int, noise_std: float = 0.5) -> Problem:
     """The problem of ``linear_stream``: the inputs are the features."""
-    return Problem(backbone("identity", (dimension, 1, 1)), "metabn", 1, "regression", noise_std)
+    spec = backbone("identity", (dimension, 1, 1))
+    return Problem(spec, "metabn", 1, "regression", noise_std, kernel=LinearKernel())
 
 
 def make_method(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # families are listed without torch
 
     from mlpip_bench.evaluation.metrics import Metric
     from mlpip_bench.inference.method import TaskKind, TrainingPlan
+    from mlpip_bench.tasks.kernels import Kernel
     from mlpip_bench.tasks.stream import Stream
 
 PRESETS = ("quick", "paper")
@@ -80,7 +81,8 @@ class TaskFamily(abc.ABC):
         way, shot: of its benches where their names do not say.
         image_shape: of its images, where that is known without any; None where only the data say it.
         kind: what its tasks are.
-        noise_std: of the targets given psi, a pixel's in reconstruction; None for classification.
+        noise_std: of the targets given psi, a pixel's in reconstruction; None for classification. A class sets it, or
+            an instance where it is an option.
         budgets: fields of the training plan by preset, the same for every method unless the method's own preset
             says otherwise.
         default_methods: methods that a run enters where none is named.
@@ -97,7 +99,7 @@ class TaskFamily(abc.ABC):
     shot: ClassVar[int] = 0
     image_shape: ClassVar[tuple[int, int, int] | None] = None
     kind: ClassVar[TaskKind] = "classification"
-    noise_std: ClassVar[float | None] = None
+    noise_std: float | None = None
     budgets: ClassVar[Mapping[str, Mapping[str, Any]]]
     default_methods: ClassVar[tuple[str, ...]] = ()
     backbone: ClassVar[str] = "conv4"
@@ -172,6 +174,11 @@ class TaskFamily(abc.ABC):
     def inputs(self) -> int:
         """Length of the vector x in reconstruction; else 0, since x is then what the backbone takes."""
         return 0
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """Covariance of the functions that tasks of regression are drawn from, where they are a Gaussian process."""
+        return None
 
     @property
     def task_options(self) -> Mapping[str, Any]:

@@ -80,6 +80,10 @@ def _mse(predictive: Distribution, y: Tensor) -> Tensor:
     return (predictive.mean - y).double().square().flatten(2).mean((1, 2))
 
 
+def _squared_error(predictive: Distribution, y: Tensor) -> Tensor:
+    return (predictive.mean - y).double().square().mean(-1)
+
+
 def _ssim(predictive: Distribution, y: Tensor, data_range: float) -> Tensor:
     from skimage.metrics import structural_similarity  # here, since it takes a second to import
 
@@ -172,6 +176,9 @@ held fixed. A perfectly calibrated model still scores a little above 0.
 
 MSE = Metric("mse", "squared error per pixel", "lower", _mse)
 """Squared error of the mean predicted image, pixels in [0, 1], averaged over pixels and a task's views."""
+
+SQUARED_ERROR = Metric("mse", "squared error per query", "lower", _squared_error)
+"""Squared error of the predictive's mean, averaged over a task's queries; the variance of their noise is in it."""
 
 SSIM = Metric("ssim", "index", "higher", functools.partial(_ssim, data_range=1.0))
 """Structural similarity (Wang et al. 2004) of the mean predicted image, averaged over a task's views: scikit-image's,

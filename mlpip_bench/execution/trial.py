@@ -223,7 +223,9 @@ class Trial:
     def problem(self) -> Problem:
         """What its method is built for."""
         family = self.family
-        return Problem(self.backbone, self.norm, self.bench.way, family.kind, family.noise_std, family.inputs)
+        return Problem(
+            self.backbone, self.norm, self.bench.way, family.kind, family.noise_std, family.inputs, family.kernel
+        )
 
     def streams(self) -> dict[str, Stream]:
         """Its task streams by split."""

@@ -20,7 +20,7 @@ from mlpip_bench.inference.distributions import (
     sampled_normal,
 )
 from mlpip_bench.inference.method import Problem
-from mlpip_bench.nn.amortization import amortization
+from mlpip_bench.nn.amortization import OfRegression, amortization
 from mlpip_bench.nn.layers import last_bias, mlp, std_from_log_variance
 from mlpip_bench.nn.normalization import Statistics
 from mlpip_bench.nn.views import ViewGenerator
@@ -55,15 +55,22 @@ class GaussianModel(nn.Module, abc.ABC):
         """q(y | x, D) over ``samples`` draws of psi; ``fixed_noise``, of which ``scramble`` is, is for evaluation."""
 
 
-def gaussian_model(problem: Problem, *, dropout: bool, initial_log_variance: float = 0.0) -> GaussianModel:
+def gaussian_model(
+    problem: Problem, *, dropout: bool, initial_log_variance: float = 0.0, of_regression: OfRegression = "linear"
+) -> GaussianModel:
     """The model of a problem, the same for all methods that amortize a Gaussian.
 
     Args:
         problem: what it is for.
         dropout: whether training drops activations at the bench's rate.
         initial_log_variance: added to the log-variance of q by the initial biases.
+        of_regression: how a regression is amortized.
     """
-    model = ViewModel(problem) if problem.kind == "reconstruction" else LinearModel(problem, dropout=dropout)
+    model = (
+        ViewModel(problem)
+        if problem.kind == "reconstruction"
+        else LinearModel(problem, dropout=dropout, of_regression=of_regression)
+    )
     with torch.no_grad():
         for bias in model.log_variance_biases():
             bias += initial_log_variance
@@ -76,13 +83,16 @@ class LinearModel(GaussianModel):
     Args:
         problem: classification or regression.
         dropout: whether training drops activations at the bench's rate.
+        of_regression: how a regression is amortized.
     """
 
-    def __init__(self, problem: Problem, *, dropout: bool) -> None:
+    def __init__(self, problem: Problem, *, dropout: bool, of_regression: OfRegression = "linear") -> None:
         super().__init__()
         self.noise_std = problem.noise_std
         self.backbone = problem.build_backbone(dropout=dropout)
-        self.amortizer = amortization(self.backbone.features, regression=problem.kind == "regression")
+        self.amortizer = amortization(
+            self.backbone.features, regression=problem.kind == "regression", of_regression=of_regression
+        )
 
     def features(self, x: Tensor, support: Statistics | None = None) -> tuple[Tensor, Statistics]:
         """h_theta(x)."""

@@ -1,21 +1,22 @@
-"""A classifier that is adapted to a task by gradient steps: what gradient-based methods share."""
+"""A network that is adapted to a task by gradient steps: what gradient-based methods share."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.distributions import Categorical
 from torch.func import functional_call
 from torch.nn import functional as F
 
 from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.inner_loop import InnerEngine, Rate, adapt
+from mlpip_bench.inference.likelihood import squared_errors
 from mlpip_bench.inference.method import Posterior, Problem
 from mlpip_bench.nn.layers import Linear
 from mlpip_bench.nn.normalization import Statistics, cat_statistics, task_statistics
@@ -43,7 +44,8 @@ class StepSettings(StepCounts):
     """Settings of adaptation by gradient steps.
 
     Attributes:
-        inner_rate: rate of a step for a mean loss; or one rate a step, the last one for all further steps.
+        inner_rate: rate of a step for a mean loss, cross-entropy or squared error; or one rate a step, the last one for
+            all further steps.
     """
 
     inner_rate: float | tuple[float, ...] = 0.1
@@ -66,6 +68,9 @@ class StepSettings(StepCounts):
         return [self._rates[min(step, len(self._rates) - 1)] for step in range(steps)]
 
 
+OF_CURVES: Mapping[str, Any] = MappingProxyType({"inner_rate": 0.01})
+"""Settings for regression of curves, for presets: the rate of Finn et al. (2017), for a mean squared error."""
+
 _PIXELS_AT_ONCE = {"cpu": 32_000, "cuda": 1_000_000}
 """Of the images of tasks that are adapted, or predicted, together: on a CPU what still fits its caches."""
 
@@ -74,8 +79,8 @@ def _tasks_at_once(x: Float[Tensor, "task point channel height width"]) -> int:
     return max(1, _PIXELS_AT_ONCE.get(x.device.type, 1) // math.prod((x.shape[1], *x.shape[3:])))
 
 
-class AdaptedClassifier(nn.Module):
-    """Extractor and linear head, the network whose parameters are psi.
+class AdaptedNetwork(nn.Module):
+    """Extractor and linear head, the network whose parameters are psi; in regression the head has one output.
 
     Its own parameters are psi_0. The head starts at zero: random rows over 256 features are random
     guesses, and confident ones.
@@ -84,12 +89,13 @@ class AdaptedClassifier(nn.Module):
     def __init__(self, problem: Problem) -> None:
         super().__init__()
         self.backbone = problem.build_backbone()
+        self.regression = problem.kind == "regression"
         self.head = Linear(self.backbone.features, problem.way)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
     def forward(self, x: Tensor, support: Statistics | None = None) -> tuple[Tensor, Statistics]:
-        """Logits, and the support statistics; running averages stay as they are."""
+        """Logits, or means, and the support statistics; running averages stay as they are."""
         features, statistics = self.backbone(x, support, track=False)
         return self.head(features), statistics
 
@@ -127,8 +133,10 @@ class AdaptedClassifier(nn.Module):
     ) -> tuple[Tensor, Statistics]:
         def support_loss(forward: Any) -> Tensor:
             """Summed over the tasks, whose parameters are their own, so that each has the gradient of its mean."""
-            logits, _ = forward(support.x)
-            return F.cross_entropy(logits.flatten(0, 1), support.y.flatten()) * support.tasks
+            outputs, _ = forward(support.x)
+            if self.regression:
+                return squared_errors(outputs, support.y).sum()
+            return F.cross_entropy(outputs.flatten(0, 1), support.y.flatten()) * support.tasks
 
         # Each task's own; higher knows one set of parameters, and so one task at a time.
         start = self.for_way(dict(self.named_parameters()), support.way)
@@ -148,19 +156,19 @@ class AdaptedClassifier(nn.Module):
         _, statistics = functional_call(self, adapted, (support.x,))
         return self.flat(adapted), statistics
 
-    def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Categorical:
-        """Softmax of each task's own adapted network."""
-        logits, statistics = [], []
+    def outputs(self, q: Posterior[Delta], query_x: Tensor) -> Float[Tensor, "task point way"]:
+        """Logits, or means, of each task's own adapted network."""
+        outputs, statistics = [], []
         at_once = _tasks_at_once(query_x)
         # Split, not sliced: the backward pass of each slice would fill a gradient of all tasks' parameters.
         for group, (x, psi) in enumerate(zip(query_x.split(at_once), q.psi.mean.split(at_once), strict=True)):
             own = slice(group * at_once, (group + 1) * at_once)
             arguments = (x, task_statistics(q.norm_statistics, own))
-            outputs, moments = functional_call(self, self.unflatten(psi), arguments)
-            logits.append(outputs)
+            of_group, moments = functional_call(self, self.unflatten(psi), arguments)
+            outputs.append(of_group)
             statistics.append(moments)
         self.backbone.move_averages(cat_statistics(statistics))
-        return Categorical(logits=torch.cat(logits), validate_args=False)
+        return torch.cat(outputs)
 
     @staticmethod
     def flat(parameters: Mapping[str, Tensor]) -> Tensor:

@@ -22,6 +22,7 @@ from mlpip_bench.inference.search import LogUniform, Space
 from mlpip_bench.nn.backbone import Backbone, BackboneSpec, InputShape
 from mlpip_bench.nn.normalization import Statistics
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
+from mlpip_bench.tasks.kernels import Kernel
 from mlpip_bench.utils.choices import NormMode
 from mlpip_bench.utils.settings import NoSettings
 
@@ -55,6 +56,8 @@ class Problem:
         noise_std: known standard deviation of a target's noise, a pixel's in reconstruction; None for
             classification.
         inputs: length of the vector ``x`` in reconstruction; else 0, since x is then what the backbone takes.
+        kernel: covariance of the functions of a regression, of mean 0, where they are from a Gaussian process that is
+            known; else None.
     """
 
     backbone: BackboneSpec
@@ -63,6 +66,7 @@ class Problem:
     kind: TaskKind = "classification"
     noise_std: float | None = None
     inputs: int = 0
+    kernel: Kernel | None = None
 
     @property
     def input_shape(self) -> InputShape:
@@ -165,6 +169,8 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
         handles: the kinds of task that it can be trained on.
         linear_classifier: whether psi are a linear classifier's weights and biases: the mean of q(psi | D) is
             ``[task, way, feature + 1]``, the bias last.
+        gaussian_weights: whether q(psi | D) of a regression is a Gaussian over weights and bias of a linear function of
+            the features, which may be compared with the exact posterior where that is known.
         Settings: frozen dataclass of the method's own settings, with defaults.
         presets: what a budget changes: ``{preset: {"*" | kind of task | data set | bench: {field: value}}}`` over the
             fields of :class:`TrainingPlan` and ``Settings``; the more specific entry wins.
@@ -177,6 +183,7 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
     psi: ClassVar[str]
     handles: ClassVar[tuple[TaskKind, ...]] = ("classification",)
     linear_classifier: ClassVar[bool] = False
+    gaussian_weights: ClassVar[bool] = False
     Settings: ClassVar[type] = NoSettings
     presets: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
     search_space: ClassVar[Space] = {"learning_rate": LogUniform(1e-4, 1e-2)}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mlpip_bench.nn.layers import last_bias, mlp, std_from_log_variance
+from mlpip_bench.nn.layers import NARROWEST, last_bias, mlp, std_from_log_variance
 from mlpip_bench.tasks.batch import Labeled
 
 
@@ -73,6 +75,46 @@ class LinearAmortization(nn.Module):
         return [self.log_variance.bias]
 
 
-def amortization(features: int, *, regression: bool) -> AmortizationNetwork | LinearAmortization:
+class PooledAmortization(nn.Module):
+    """Regression: mean and log-variance of psi from the mean over D of encodings of (h(x), y).
+
+    Instance pooling, as the paper's network of views has it (section 5.3): what is inferred need not be linear in y.
+
+    Args:
+        features: dimension of h(x).
+    """
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        width = max(features, NARROWEST)
+        self.before_pooling = nn.Sequential(mlp(features + 1, width, width), nn.ELU())
+        self.mean = mlp(width, width, features + 1)
+        self.log_variance = mlp(width, width, features + 1)
+
+    def forward(
+        self, features: Float[Tensor, "task point feature"], data: Labeled
+    ) -> tuple[Float[Tensor, "task 1 feature_and_bias"], Float[Tensor, "task 1 feature_and_bias"]]:
+        """Mean and standard deviation of psi, from h(x) of the points of D and their targets."""
+        pooled = self.before_pooling(torch.cat([features, data.y.unsqueeze(-1)], -1)).mean(1, keepdim=True)
+        return self.mean(pooled), std_from_log_variance(self.log_variance(pooled))
+
+    def log_variance_biases(self) -> list[Tensor]:
+        """The bias of the last layer of the log-variances."""
+        return [last_bias(self.log_variance)]
+
+
+OfRegression = Literal["linear", "pooled"]
+"""Amortization of a regression:
+
+* ``linear``: q is linear in the sum of the data (paper, Eq. 12).
+* ``pooled``: networks before and behind the mean over the data.
+"""
+
+
+def amortization(
+    features: int, *, regression: bool, of_regression: OfRegression = "linear"
+) -> AmortizationNetwork | LinearAmortization | PooledAmortization:
     """The amortization network of a problem, the same for every method that amortizes a Gaussian."""
-    return LinearAmortization(features) if regression else AmortizationNetwork(features)
+    if not regression:
+        return AmortizationNetwork(features)
+    return PooledAmortization(features) if of_regression == "pooled" else LinearAmortization(features)

@@ -33,8 +33,19 @@ def channels_innermost(images: Tensor) -> Tensor:
     return images.reshape(points, height, width, 1).permute(0, 3, 1, 2)
 
 
+NARROWEST = 64
+"""Width of hidden layers behind fewer features, such as the inputs of a linear regression."""
+
+
 class Linear(nn.Linear):
     """A fully connected layer whose parameters may have a leading task dimension, for a layer of each task's own."""
+
+    def reset_parameters(self) -> None:
+        """As torch does, which warns of a layer without inputs: that is a bias."""
+        if self.in_features:
+            super().reset_parameters()
+        else:
+            nn.init.zeros_(self.bias)
 
     def forward(self, x: Float[Tensor, "task point feature"]) -> Float[Tensor, "task point output"]:
         """``x W' + b``."""

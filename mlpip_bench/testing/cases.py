@@ -19,6 +19,7 @@ from mlpip_bench.nn.backbones.identity import Identity
 from mlpip_bench.nn.backbones.mlp import MLP, MLPSettings
 from mlpip_bench.nn.backbones.view_encoder import ViewEncoder, ViewEncoderSettings
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
+from mlpip_bench.tasks.kernels import LinearKernel
 from mlpip_bench.utils.choices import NORM_MODES, NormMode
 from mlpip_bench.utils.settings import NoSettings
 
@@ -110,7 +111,9 @@ class Case:
         torch.manual_seed(0)
         way, noise_std = (WAY, None) if self.kind == "classification" else (1, NOISE_STD)
         inputs = 2 if self.kind == "reconstruction" else 0
-        method = self.plugin(Problem(self.backbone, norm, way, self.kind, noise_std, inputs), settings).double()
+        kernel = LinearKernel(bias_variance=0.0) if self.kind == "regression" else None
+        problem = Problem(self.backbone, norm, way, self.kind, noise_std, inputs, kernel)
+        method = self.plugin(problem, settings).double()
         with torch.no_grad():
             for parameter in trained_parameters(method).values():
                 parameter.add_(0.1 * torch.randn_like(parameter))

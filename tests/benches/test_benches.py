@@ -60,6 +60,13 @@ def test_every_method_resolves_on_every_bench(method, bench, preset):
         ("versa", "omni20w5s", {"iterations": 60_000}),
         ("versa", "mini5w5s", {"iterations": 100_000, "tasks_per_batch": 4, "learning_rate": 1e-4}),
         ("versa", "mini5w1s", {"iterations": 50_000, "tasks_per_batch": 8, "learning_rate": 2.5e-4}),
+        # Finn et al. 2017, section 5.1 and their code.
+        (
+            "maml",
+            "sinusoid5s",
+            {"iterations": 70_000, "tasks_per_batch": 25, "learning_rate": 1e-3, "train_queries": 5},
+        ),
+        ("maml", "sinusoid10s", {"iterations": 70_000, "train_queries": 10}),
     ],
 )
 def test_the_paper_preset_is_the_papers(method, bench, expected):

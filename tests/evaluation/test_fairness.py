@@ -85,7 +85,7 @@ def evaluated(bench: str, method: str, wrapped: Callable[[type[Method]], type[Me
     queries = family.queries_at_test(4)
     stream = family.streams(spec, data, plan, queries=queries, seed=0, device=CPU)["test"]
     network = backbone(family.backbone, family.input_shape(data), **family.settings_of_backbone(spec))
-    problem = Problem(network, "metabn", spec.way, family.kind, family.noise_std, family.inputs)
+    problem = Problem(network, "metabn", spec.way, family.kind, family.noise_std, family.inputs, family.kernel)
     torch.manual_seed(0)
     settings = plugin.Settings()
     cheap = {name: 1 for name in ("test_steps", "eval_samples") if hasattr(settings, name)}
@@ -115,7 +115,14 @@ def alone_in_memory(tensor: torch.Tensor) -> bool:
     return tensor.untyped_storage().nbytes() <= tensor.numel() * tensor.element_size()
 
 
-BENCHES = (("omni5w1s", "maml"), ("linear5s", "versa"), ("toy5", "versa"), ("views1s", "versa"), ("context4", "versa"))
+BENCHES = (
+    ("omni5w1s", "maml"),
+    ("linear5s", "versa"),
+    ("toy5", "versa"),
+    ("sinusoid5s", "maml"),
+    ("views1s", "versa"),
+    ("context4", "versa"),
+)
 
 
 def measured_by(bench: str, evaluation: Evaluation) -> list[str]:

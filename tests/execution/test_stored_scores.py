@@ -89,7 +89,7 @@ def tiny_run(method: str, name: str, norm: str, folder: Path) -> dict[str, list[
     backbone = registry.backbone(family.backbone)
     chosen = backbone.Settings(**family.settings_of_backbone(bench))
     spec = BackboneSpec(family.backbone, backbone, chosen, family.input_shape(data))
-    problem = Problem(spec, norm, bench.way, family.kind, family.noise_std, family.inputs)
+    problem = Problem(spec, norm, bench.way, family.kind, family.noise_std, family.inputs, family.kernel)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_from("initialisation", 0))
         built = plugin(problem, settings)

@@ -13,7 +13,7 @@ from mlpip_bench.benches.settings import resolve
 from mlpip_bench.execution import measuring, planning, tuning
 from mlpip_bench.inference.search import BUDGET, LogUniform, OneOf, drawn
 from mlpip_bench.records import store
-from mlpip_bench.tasks.linear_gaussian import LinearGaussianStream
+from mlpip_bench.tasks.regression import RegressionStream
 from mlpip_bench.utils.errors import TrialError, UserError
 from mlpip_bench.utils.progress import Quiet
 
@@ -132,7 +132,7 @@ def test_a_tuned_record_is_that_of_the_settings_that_validation_chose(tmp_path):
 
 def test_no_test_task_is_drawn_before_the_choice(tmp_path, monkeypatch):
     events = []
-    train, batch = tuning.train_trial, LinearGaussianStream.batch
+    train, batch = tuning.train_trial, RegressionStream.batch
 
     def noted_train(*args, **more):
         found = train(*args, **more)
@@ -145,7 +145,7 @@ def test_no_test_task_is_drawn_before_the_choice(tmp_path, monkeypatch):
         return batch(self, first, tasks)
 
     monkeypatch.setattr(tuning, "train_trial", noted_train)
-    monkeypatch.setattr(LinearGaussianStream, "batch", noted_batch)
+    monkeypatch.setattr(RegressionStream, "batch", noted_batch)
     (trial,) = planned(tmp_path)
     records = list(tuning.tune_and_measure(trial, ("nll",), tmp_path, Quiet(), afresh=False, predictions=False))
     assert events[:3] == ["trained"] * 3

@@ -15,7 +15,8 @@ from builders import in_float64, invoke, linear_problem, linear_stream
 from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import Labeled
-from mlpip_bench.tasks.linear_gaussian import LinearGaussian, LinearGaussianStream
+from mlpip_bench.tasks.linear_gaussian import LinearGaussian
+from mlpip_bench.tasks.regression import RegressionStream
 from mlpip_bench.utils.settings import NoSettings
 
 NOISE = 0.5
@@ -26,7 +27,7 @@ def exact(dimension: int) -> ExactLinear:
     return ExactLinear(linear_problem(dimension), NoSettings())
 
 
-def stream(dimension: int, shots: int = 5, queries: int = 7, *, seed: int = 0) -> LinearGaussianStream:
+def stream(dimension: int, shots: int = 5, queries: int = 7, *, seed: int = 0) -> RegressionStream:
     return linear_stream(dimension, shots, queries, "oracle", seed)
 
 

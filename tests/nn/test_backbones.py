@@ -161,3 +161,30 @@ def test_evaluation_and_passes_that_leave_no_trace_move_no_average():
     for block in network.blocks:
         assert not block.norm.running_mean.any()
         assert (block.norm.running_variance == 1).all()
+
+
+# -- fully connected layers ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("activation", "function"), [("elu", F.elu), ("relu", F.relu)])
+def test_a_fully_connected_network_is_its_layers_with_the_activation_behind_each(activation, function):
+    network = backbone("mlp", (1, 1, 1), layers=3, features=5, activation=activation).build("metabn").double()
+    x = torch.linspace(-5, 5, 8, dtype=torch.float64).view(2, 4, 1, 1, 1)
+    weights = list(network.parameters())
+    assert [tuple(p.shape) for p in weights] == [(5, 1), (5,), (5, 5), (5,), (5, 5), (5,)]
+    by_hand = x.flatten(2)
+    for weight, bias in zip(weights[::2], weights[1::2], strict=True):
+        by_hand = function(by_hand @ weight.mT + bias)
+    torch.testing.assert_close(network(x)[0], by_hand)
+    own = {name: torch.stack([p, 2 * p]) for name, p in network.named_parameters()}  # parameters of each task's own
+    found = functional_call(network, own, (x,))[0]
+    torch.testing.assert_close(found[0], by_hand[0])
+    assert not torch.allclose(found[1], by_hand[1])
+
+
+def test_kinks_of_relu_are_spread_over_the_inputs():
+    torch.manual_seed(0)
+    network = backbone("mlp", (1, 1, 1), layers=1, features=400, activation="relu").build("metabn")
+    weight, bias = network.parameters()
+    kinks = -bias / weight[:, 0]
+    assert float((kinks.abs() > 0.5).float().mean()) > 0.4

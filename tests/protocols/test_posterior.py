@@ -9,15 +9,16 @@ from scipy import stats
 from torch.distributions import MultivariateNormal, Normal
 
 from builders import in_float64, invoke, linear_problem, linear_stream
+from mlpip_bench import registry
 from mlpip_bench.evaluation.protocol import Evaluation
 from mlpip_bench.inference.conjugate import conjugate_posterior, with_bias
 from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.records import store
-from mlpip_bench.tasks.linear_gaussian import LinearGaussianStream
+from mlpip_bench.tasks.regression import RegressionStream
 from mlpip_bench.utils.settings import NoSettings
 
 
-def toy(shot: int, dimension: int = 0, noise: float = 1.0) -> LinearGaussianStream:
+def toy(shot: int, dimension: int = 0, noise: float = 1.0) -> RegressionStream:
     return linear_stream(dimension, shot, 15, "some", "test", noise_std=noise)
 
 
@@ -140,6 +141,17 @@ def test_the_closed_form_is_the_limit_of_many_samples():
     exact = method.predictive(q, batch.query.x).log_prob(y)
     method.settings = VersaSettings(eval_samples=4096)
     torch.testing.assert_close(method.predictive(q, batch.query.x).log_prob(y), exact, atol=5e-3, rtol=0)
+
+
+@pytest.mark.parametrize("name", registry.method_names())
+def test_it_applies_where_q_is_a_gaussian_over_weights_and_bias(name):
+    plugin = registry.method(name)
+    if "regression" not in plugin.handles:
+        pytest.skip("it does not regress")
+    method = plugin(linear_problem(3, 1.0), plugin.Settings()).eval()
+    psi = method.amortize(toy(5, dimension=3).batch(0, 2).support).psi
+    gaussian = isinstance(psi, Normal | MultivariateNormal) and psi.mean.flatten(1).shape == (2, 4)
+    assert PosteriorRecovery().applies(plugin, method.settings) == gaussian
 
 
 def test_the_toy_experiment_from_the_command_line(tmp_path):

@@ -32,7 +32,14 @@ PACKAGES = {"methods": methods, "protocols": protocols, "benches": families, "ba
 BASES = {
     "methods": ("Method",),
     "protocols": ("EvalProtocol", "SideBySideProtocol"),
-    "benches": ("TaskFamily", "ImageFamily", "ImageClassification", "FixedTasks", "LinearGaussianFamily"),
+    "benches": (
+        "TaskFamily",
+        "ImageFamily",
+        "ImageClassification",
+        "FixedTasks",
+        "LinearGaussianFamily",
+        "CurveFamily",
+    ),
     "backbones": ("Backbone",),
 }
 ENGINE = Path(mlpip_bench.__file__).parent

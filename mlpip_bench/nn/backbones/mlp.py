@@ -1,16 +1,18 @@
-"""MLP: fully connected layers with ELU between them, for vectors and small images."""
+"""MLP: fully connected layers with ELU or ReLU between them, for vectors and small images."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mlpip_bench.nn.backbone import Backbone, InputShape
-from mlpip_bench.nn.layers import mlp
+from mlpip_bench.nn.layers import Linear, mlp
 from mlpip_bench.nn.normalization import Statistics
 from mlpip_bench.utils.choices import NormMode
 
@@ -22,10 +24,13 @@ class MLPSettings:
     Attributes:
         layers: number of fully connected layers.
         features: outputs of each.
+        activation: ``elu``, with initial biases near 0; or ``relu``, with initial parameters as torch has them, whose
+            biases spread the kinks over the inputs.
     """
 
     layers: int = 2
     features: int = 64
+    activation: Literal["elu", "relu"] = "elu"
 
     def __post_init__(self) -> None:
         if min(self.layers, self.features) < 1:
@@ -33,7 +38,7 @@ class MLPSettings:
 
 
 class MLP(Backbone):
-    """Fully connected layers with ELU between and behind them; nothing is normalized."""
+    """Fully connected layers with ELU or ReLU between and behind them; nothing is normalized."""
 
     reference = "Clevert et al. 2016, Fast and Accurate Deep Network Learning by Exponential Linear Units (ICLR)"
     Settings = MLPSettings
@@ -44,7 +49,8 @@ class MLP(Backbone):
     ) -> None:
         super().__init__(input_shape, settings, norm, dropout=dropout)
         self.features = settings.features
-        self.layers = mlp(math.prod(input_shape), *[settings.features] * settings.layers)
+        sizes = math.prod(input_shape), *[settings.features] * settings.layers
+        self.layers = mlp(*sizes) if settings.activation == "elu" else _relu(*sizes)
 
     def forward(
         self,
@@ -52,4 +58,10 @@ class MLP(Backbone):
         support: Statistics | None = None,  # noqa: ARG002
     ) -> tuple[Float[Tensor, "task point feature"], Statistics]:
         """Features of each point alone."""
-        return F.elu(self.layers(x.flatten(2))), ()
+        outputs = self.layers(x.flatten(2))
+        return F.elu(outputs) if self.settings.activation == "elu" else F.relu(outputs), ()
+
+
+def _relu(*sizes: int) -> nn.Sequential:
+    layers: list[nn.Module] = [Linear(*pair) for pair in itertools.pairwise(sizes)]
+    return nn.Sequential(*itertools.chain.from_iterable((layer, nn.ReLU()) for layer in layers[:-1]), layers[-1])

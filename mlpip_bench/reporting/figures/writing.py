@@ -21,6 +21,7 @@ from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Record
 from mlpip_bench.reporting.figures.calibration import reliability
 from mlpip_bench.reporting.figures.comparison import cost, learning
+from mlpip_bench.reporting.figures.curves import curves
 from mlpip_bench.reporting.figures.paper import posterior, samples, versatility
 from mlpip_bench.reporting.figures.pictures import reconstruction, weights
 from mlpip_bench.reporting.figures.profile import profile
@@ -79,6 +80,7 @@ FIGURES: Mapping[str, FigureKind] = MappingProxyType(
         "versatility": FigureKind(_ours(versatility), _benches),
         "weights": FigureKind(_ours(weights), _bench_and_method),
         "reconstruction": FigureKind(_ours(reconstruction), _bench),
+        "curves": FigureKind(_ours(curves), _bench),
     }
 )
 
