@@ -21,6 +21,7 @@ from mlpip_bench.utils.errors import UserError, cut, one_line, unknown_name
 from mlpip_bench.utils.process_state import ProcessState, no_end
 
 if TYPE_CHECKING:  # names are listed without torch
+    from mlpip_bench.datasets.preparing.preparer import Preparer
     from mlpip_bench.datasets.sources import DataSource
     from mlpip_bench.evaluation.protocol import EvalProtocol, SideBySideProtocol
     from mlpip_bench.inference.method import Method
@@ -123,6 +124,11 @@ def data_sources() -> dict[str, DataSource]:
     image_families = {name: plugin for name, plugin in families().items() if issubclass(plugin, ImageFamily)}
     found = {name: plugin(plugin.Options()).source() for name, plugin in image_families.items()}
     return {name: source for name, source in found.items() if source is not None}
+
+
+def preparers() -> dict[str, Preparer]:
+    """What makes data sets on a user's machine, by name, as the data sets of all families bring it."""
+    return {name: preparer for source in data_sources().values() for name, preparer in source.preparers.items()}
 
 
 def loadable(candidates: Iterable[str], load: Callable[[str], _T]) -> dict[str, _T]:
