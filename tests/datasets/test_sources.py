@@ -190,13 +190,13 @@ def test_the_choice_of_views_is_not_dropped_in_silence(root: Path) -> None:
             load_views(root, choice, "coil100")
 
 
-def write_views(root: Path, *, shapenet: int | None = None, coil100: int | None = None) -> None:
-    if shapenet is not None:
+def write_views(root: Path, *, coil100: int | None = None, **rendered: int) -> None:
+    for of, gray in rendered.items():
         for name in "abc":
-            folder = root / "shapenet" / "03001627" / name
+            folder = root / of / {"shapenet": "03001627", "furniture": "kitchen"}[of] / name
             folder.mkdir(parents=True)
             for view in range(36):
-                Image.new("L", (32, 32), shapenet).save(folder / f"{view:02d}.png")
+                Image.new("L", (32, 32), gray).save(folder / f"{view:02d}.png")
     if coil100 is not None:
         (root / "coil100").mkdir()
         images = np.full((3, 36, 32, 32), coil100, np.uint8)
@@ -223,6 +223,14 @@ def test_shapenet_comes_before_coil100(root: Path) -> None:
     with pytest.raises(UserError, match=r"b lacks 07\.png"):  # broken data does not make way for COIL-100 either
         views_of(root, "auto")
     assert views_of(root, "coil100") == ("coil100-partial", 9)
+
+
+def test_furniture_comes_after_the_others(root: Path) -> None:
+    write_views(root, furniture=7)
+    assert views_of(root, "auto") == views_of(root, "furniture") == ("furniture-partial", 7)
+    write_views(root, coil100=9)
+    assert views_of(root, "auto") == ("coil100-partial", 9)
+    assert views_of(root, "furniture") == ("furniture-partial", 7)
 
 
 def test_each_data_set_of_views_is_decoded_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

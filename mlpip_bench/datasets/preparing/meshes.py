@@ -28,6 +28,7 @@ import json
 import math
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -344,7 +345,7 @@ class _Scene:
             plain = Path(folder, "plain.mtl")
             plain.write_text(_plain_materials(text), encoding="utf-8")
             importer = importlib.import_module("vtkmodules.vtkIOImport").vtkOBJImporter()
-            importer.SetFileName(str(mesh))
+            importer.SetFileName(str(_with_whole_faces(mesh, Path(folder))))
             importer.SetFileNameMTL(str(plain))
             importer.SetTexturePath(str(mesh.parent))
             importer.SetRenderWindow(self._plotter.render_window)
@@ -403,6 +404,20 @@ class _Scene:
         camera.clipping_range = (distance - 1.01, distance + 1.01)
         self._plotter.render_window.Render()
         return Image.fromarray(self._plotter.screenshot(return_img=True)).convert("L")
+
+
+def _with_whole_faces(mesh: Path, folder: Path) -> Path:
+    """The mesh, or its copy in a folder without faces of one or two vertices, which VTK takes for an error."""
+    content = mesh.read_bytes()
+    whole = _NO_FACE.sub(b"", content)
+    if whole == content:
+        return mesh
+    copy = folder / "whole.obj"
+    copy.write_bytes(whole)
+    return copy
+
+
+_NO_FACE = re.compile(rb"^f(?:[ \t]+[^\s\\]+){1,2}[ \t]*\r?$", re.M)
 
 
 def _plain_materials(text: str) -> str:

@@ -228,6 +228,12 @@ def test_neither_winding_nor_normals_nor_transparency_nor_highlights_count(scene
         assert np.abs(views.astype(int) - expected).max() <= 1, name
 
 
+def test_faces_of_one_or_two_vertices_are_passed_over(scene, tmp_path):
+    expected, _ = scene.views(put(tmp_path, "box", box()))
+    views, _ = scene.views(put(tmp_path, "edges", "f 1 2\n" + box() + "f 3\r\nf 1/1/1\t2/2/2 \nf 4 8"))
+    np.testing.assert_array_equal(views, expected)
+
+
 # -- the whole job ---------------------------------------------------------------------------------------------------
 
 BROKEN = {
