@@ -40,7 +40,7 @@ class Piece:
         catalog: the archive.
         mesh: its OBJ file there.
         rotation: nine numbers by rows that set it upright; empty where it stands.
-        title, creator, license: for the attribution.
+        title, creator, license, version: for the attribution; the version is that of the catalog.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Piece:
     title: str
     creator: str
     license: str
+    version: str
 
 
 def prepare(
@@ -138,9 +139,8 @@ def _piece(path: Path, of: Mapping[str, str], catalog: Mapping[str, str]) -> Pie
     if len(rotation) not in (0, 9):
         raise ValueError(f"a rotation has 9 numbers, not {len(rotation)}")
     name = re.sub(r"[^\w-]+", "-", "-".join(mesh.parent.parts))
-    return Piece(
-        f"{category}/{name}", path, mesh, rotation, of["name"], of.get("creator", ""), catalog.get("license", "")
-    )
+    said = of["name"], of.get("creator", ""), catalog.get("license", ""), catalog.get("version", "")
+    return Piece(f"{category}/{name}", path, mesh, rotation, *said)
 
 
 @contextmanager
@@ -170,10 +170,11 @@ def turned(obj: bytes, rotation: Sequence[float]) -> bytes:
 
 
 def _write(target: Path, pieces: Sequence[Piece], failed: int) -> None:
+    catalogs = sorted({f"{piece.catalog.name} {piece.version}".strip() for piece in pieces})
     facts = {
         "name": "furniture",
         "title": "Furniture: human-made meshes of Sweet Home 3D's catalogs, 36 views each",
-        "source": "Debian package sweethome3d-furniture: " + ", ".join(sorted({p.catalog.name for p in pieces})),
+        "source": "Debian package sweethome3d-furniture: " + ", ".join(catalogs),
         "made_by": "data prepare furniture",
         "citation": "Sweet Home 3D, additional 3D models; ATTRIBUTION.md names the creator of each piece.",
         "license": dict(Counter(piece.license for piece in pieces).most_common()),

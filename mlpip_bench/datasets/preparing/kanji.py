@@ -115,7 +115,12 @@ def prepare(
 
 def _faces(source: Path, characters: Sequence[str], reporter: Reporter) -> Iterator[Face]:
     """The faces that have one of the characters or more, by path."""
-    paths = sorted(path for path in source.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
+    # A link is another name of a font that is met under its own, as that of the system's default font is.
+    paths = sorted(
+        path
+        for path in source.rglob("*")
+        if path.suffix.lower() in _SUFFIXES and path.is_file() and not path.is_symlink()
+    )
     with reporter.stage("reading fonts", len(paths)) as step:
         for count, path in enumerate(paths, start=1):
             try:

@@ -17,6 +17,7 @@ QUADS = ((0, 2, 3, 1), (4, 5, 7, 6), (0, 1, 5, 4), (2, 6, 7, 3), (0, 4, 6, 2), (
 PROPERTIES = """\
 # A catalog
 license=CC BY 3.0
+version=1.8
 
 id#1=A#chair
 name#1=Si\\u00e8ge
@@ -135,6 +136,7 @@ def test_a_catalog_becomes_views_with_its_front_first(tmp_path):
     assert columns[rows == rows.min()].max() < 16
     facts = yaml.safe_load((target / "dataset.yaml").read_text())
     assert facts["counts"]["objects"] == 3
+    assert facts["source"] == "Debian package sweethome3d-furniture: a.sh3f 1.8"
     assert "| living-room/a-chair | Siège | Ann | CC BY 3.0 |" in (target / "ATTRIBUTION.md").read_text()
     found = reader.find(target)
     assert found is not None

@@ -136,9 +136,12 @@ def test_a_copy_of_a_typeface_is_no_other_design(tmp_path):
     another = [*shapes(0)[CHARACTERS[7]][:8], (2, 16, 6, 20)]  # in one character it is not quite a copy
     write_font(fonts / "zopy" / "copy.ttf", shapes(0) | {CHARACTERS[7]: another})
     (fonts / "broken.ttf").write_bytes(b"no font")
+    (fonts / "default.ttf").symlink_to(fonts / "family00" / "font00.ttf")
     (fonts / "readme.txt").write_text("no font")
     prepare(fonts, tmp_path / "kanji")
-    assert "zopy" not in (tmp_path / "kanji" / "ATTRIBUTION.md").read_text()
+    attribution = (tmp_path / "kanji" / "ATTRIBUTION.md").read_text()
+    assert "zopy" not in attribution
+    assert "default" not in attribution
     assert {len(images) for images in read(tmp_path / "kanji").values()} == {21}
 
 
