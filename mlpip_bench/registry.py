@@ -23,6 +23,7 @@ from mlpip_bench.utils.naming import family_of
 from mlpip_bench.utils.process_state import ProcessState, no_end
 
 if TYPE_CHECKING:  # names are listed without torch
+    from mlpip_bench.datasets.preparing.preparer import Preparer
     from mlpip_bench.datasets.sources import DataSource
     from mlpip_bench.evaluation.protocol import EvalProtocol, SideBySideProtocol
     from mlpip_bench.inference.method import Method
@@ -170,6 +171,11 @@ def check_new_family(name: str) -> None:
             f"the name of a data set must be new; {name!r} is that of the task family {taken.get(name, name)!r} or its "
             "folder, which is installed. Choose another."
         )
+
+
+def preparers() -> dict[str, Preparer]:
+    """What makes data sets on a user's machine, by name, as the data sets of all families bring it."""
+    return {name: preparer for source in data_sources().values() for name, preparer in source.preparers.items()}
 
 
 def loadable(candidates: Iterable[str], load: Callable[[str], _T]) -> dict[str, _T]:

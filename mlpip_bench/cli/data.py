@@ -117,30 +117,39 @@ def add(
 
 
 @data_app.command(
-    "prepare",
-    epilog="Example:\n\npython -m mlpip_bench data prepare shapenet --from ~/ShapeNetCore.v2 --to ~/data/shapenet",
+    "prepare", epilog="Example:\n\npython -m mlpip_bench data prepare icons --from node_modules/@iconify/json"
 )
 def prepare(
-    dataset: Annotated[str, typer.Argument(help="What to prepare: shapenet.")],
+    dataset: Annotated[str | None, typer.Argument(help="What to prepare; left out, what can be prepared.")] = None,
     source: Annotated[
-        Path, typer.Option("--from", parser=given_path, metavar="DIR", help="Folder of the meshes, ShapeNetCore v2.")
-    ],
+        Path | None,
+        typer.Option("--from", parser=given_path, metavar="DIR", help="Folder of what it is made of."),
+    ] = None,
     target: Annotated[
         Path | None,
-        typer.Option(
-            "--to", parser=given_path, metavar="DIR", help="Folder of the views; left out, DATA-ROOT/shapenet."
-        ),
+        typer.Option("--to", parser=given_path, metavar="DIR", help="Its folder; left out, one below DATA-ROOT."),
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="Meshes rendered at once; left out, one a core.")] = None,
     data_root: DataRoot = None,
 ) -> None:
-    """Render meshes to the views that the benches read; the same command goes on where it was stopped."""
-    if dataset != "shapenet":
-        raise unknown_name("data set to prepare", dataset, ["shapenet"])
-    target = target or (data_root and data_root / "shapenet")
+    """Make a data set of what a public package holds; the same command goes on where it was stopped."""
+    known = registry.preparers()
+    if dataset is None:
+        table = folded_table("name", "what it makes", "of what", "below the data folder")
+        for name, preparer in known.items():
+            default = f"; by default {preparer.default_source}" if preparer.default_source else ""
+            table.add_row(name, preparer.what, preparer.source + default, f"{preparer.folder}/")
+        out.print(table)
+        return
+    if dataset not in known:
+        raise unknown_name("data set to prepare", dataset, known)
+    preparer = known[dataset]
+    source = source or preparer.default_source
+    if source is None:
+        raise UserError(f"{dataset} is made of {preparer.source}; pass it as --from DIR.")
+    target = target or (data_root and data_root / preparer.folder)
     if target is None:
-        raise UserError("the views need a folder; pass --to, or --data-root (or MLPIP_BENCH_DATA) for its shapenet/.")
-    from mlpip_bench.datasets import shapenet_render
-
-    if shapenet_render.prepare(source, target, ConsoleReporter(err), jobs=jobs):
+        where = f"pass --to, or --data-root (or {ROOT_VARIABLE}) for its {preparer.folder}/"
+        raise UserError(f"what is prepared needs a folder; {where}.")
+    if preparer.prepare(source, target, ConsoleReporter(err), jobs):
         raise typer.Exit(1)

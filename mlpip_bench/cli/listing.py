@@ -130,5 +130,6 @@ def list_data(data_root: DataRoot = None) -> None:
             f"stand-in: {source.stand_in.name if source.stand_in else 'none'}",
             f"looked for in {'/ or '.join(source.folders)}/, as",
             *(f"  - {layout}" for layout in source.layouts),
+            *(f"made by `data prepare {name}` of {each.source}" for name, each in source.preparers.items()),
         ]:
             out.print(f"  {line}", markup=False, soft_wrap=True, highlight=False)

@@ -13,6 +13,7 @@ import PIL
 
 from mlpip_bench.datasets.base import SPLITS, ImageDataset
 from mlpip_bench.datasets.cache import cached
+from mlpip_bench.datasets.preparing.preparer import Preparer
 from mlpip_bench.datasets.reading import Found, listed, shortfall
 from mlpip_bench.utils.choices import SourceChoice
 from mlpip_bench.utils.errors import UserError
@@ -75,6 +76,7 @@ class DataSource:
         chosen: options that choose among real data and are not at their defaults; a stand-in has none of them.
         facts: names of files that say something of the data set, but are not the data set.
         decoded: whether its files are arrays already, of which the cache would be a mere copy.
+        preparers: what makes it on the user's machine, by the names that ``data prepare`` knows them under.
     """
 
     key: str
@@ -87,6 +89,7 @@ class DataSource:
     chosen: Mapping[str, Any] = field(default_factory=dict)
     facts: tuple[str, ...] = ()
     decoded: bool = False
+    preparers: Mapping[str, Preparer] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

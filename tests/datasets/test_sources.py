@@ -11,7 +11,7 @@ from PIL import Image
 
 from mlpip_bench import registry
 from mlpip_bench.benches.family import DataRequest
-from mlpip_bench.datasets import coil100, mnist, shapenet, sources, tiny_imagenet
+from mlpip_bench.datasets import coil100, mnist, rendered, sources, tiny_imagenet
 from mlpip_bench.datasets.base import ClassImages, ImageDataset
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.provenance import Source
@@ -190,13 +190,13 @@ def test_the_choice_of_views_is_not_dropped_in_silence(root: Path) -> None:
             load_views(root, choice, "coil100")
 
 
-def write_views(root: Path, *, shapenet: int | None = None, coil100: int | None = None) -> None:
-    if shapenet is not None:
+def write_views(root: Path, *, coil100: int | None = None, **rendered: int) -> None:
+    for of, gray in rendered.items():
         for name in "abc":
-            folder = root / "shapenet" / "03001627" / name
+            folder = root / of / {"shapenet": "03001627", "furniture": "kitchen"}[of] / name
             folder.mkdir(parents=True)
             for view in range(36):
-                Image.new("L", (32, 32), shapenet).save(folder / f"{view:02d}.png")
+                Image.new("L", (32, 32), gray).save(folder / f"{view:02d}.png")
     if coil100 is not None:
         (root / "coil100").mkdir()
         images = np.full((3, 36, 32, 32), coil100, np.uint8)
@@ -225,10 +225,18 @@ def test_shapenet_comes_before_coil100(root: Path) -> None:
     assert views_of(root, "coil100") == ("coil100-partial", 9)
 
 
+def test_furniture_comes_after_the_others(root: Path) -> None:
+    write_views(root, furniture=7)
+    assert views_of(root, "auto") == views_of(root, "furniture") == ("furniture-partial", 7)
+    write_views(root, coil100=9)
+    assert views_of(root, "auto") == ("coil100-partial", 9)
+    assert views_of(root, "furniture") == ("furniture-partial", 7)
+
+
 def test_each_data_set_of_views_is_decoded_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_views(root, shapenet=5, coil100=9)
     decoded = []
-    for module in (shapenet, coil100):
+    for module in (rendered, coil100):
         read = module._read
         monkeypatch.setattr(module, "_read", lambda *args, read=read: decoded.append(1) or read(*args))
     for views in ("auto", "coil100", "shapenet", "coil100", "auto"):
@@ -239,8 +247,8 @@ def test_each_data_set_of_views_is_decoded_once(root: Path, monkeypatch: pytest.
 def test_absent_views_name_all_folders(root: Path) -> None:
     with pytest.raises(
         UserError,
-        match=r"(?s)ShapeNet or COIL-100 is not in .*my data\. .*has shapenet/ or coil100/ or coil-100/ with one of:"
-        r".*\{00\.\.35\}\.png.*coil100_32\.npz",
+        match=r"(?s)ShapeNet, COIL-100 or furniture is not in .*my data\. "
+        r".*has shapenet/ or coil100/ or coil-100/ or furniture/ with one of:.*\{00\.\.35\}\.png.*coil100_32\.npz",
     ):
         load("views", source="real", data_root=root)
     (root / "shapenet" / "03001627" / "a" / "models").mkdir(parents=True)
@@ -288,7 +296,10 @@ def test_describe(root: Path) -> None:
     write_mini(root / "miniimagenet")
     rows = {row.source.key: row for row in describe(root)}
     found = {key: row.status == "found" for key, row in rows.items()}
-    assert found == {"omni": False, "tiny": True, "mini": True, "views": False, "context": False}
+    assert found == {"omni": False, "tiny": True, "mini": True, "views": False, "context": False} | {
+        "icons": False,
+        "kanji": False,
+    }
     assert "tar archives in" in rows["tiny"].detail
     (root / "miniimagenet" / "val.npy").unlink()
     assert {row.source.key: row.status for row in describe(root)}["mini"] == "broken"

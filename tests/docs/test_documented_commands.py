@@ -31,6 +31,8 @@ SUITE = re.compile(r"(\S*python3?(\.exe)? -m mlpip_bench|mlpip_bench) ")
 CI = "CI runs it by .ci/run"
 MACHINE = "sets up or changes the machine"
 CLOUD = "needs an account with a cloud provider"
+PACKAGE = "it gets a public package; what is made of it is tested on made ones"
+MADE = "needs what the command before it makes; tests/benches/test_drawings.py runs benches on made drawings"
 ELSEWHERE = {
     "python3 -m venv .venv": CI,
     ".venv/bin/pip install -c constraints.txt tox": CI,
@@ -62,8 +64,28 @@ ELSEWHERE = {
     "ruff check .": "tox -e lint",
     "ruff format .": "tox -e lint checks that it would change nothing",
     "mypy": "tox -e type",
+    "pip install -c constraints.txt .[drawings]": "tox -e tests installs this extra",
+    "npm pack @iconify/json": PACKAGE,
+    "tar xzf iconify-json-*.tgz": PACKAGE,
+    "python -m mlpip_bench data prepare icons --from package --to ~/data/icons": (
+        "needs the package; tests/datasets/preparing/test_icons.py runs it on a made one"
+    ),
+    "python -m mlpip_bench data prepare kanji --to ~/data/kanji": (
+        "needs the fonts; tests/datasets/preparing/test_kanji.py runs it on made ones"
+    ),
+    "python -m mlpip_bench data prepare furniture --to ~/data/furniture": (
+        "needs the package; tests/datasets/preparing/test_furniture.py runs it on a made one"
+    ),
+    **{
+        f"python -m mlpip_bench run --methods {command} --data-root ~/data{more}": MADE
+        for command, more in (
+            ("protonets --bench icons5w1s", ""),
+            ("protonets --bench kanji20w1s", ""),
+            ("versa --bench views1s", " --data views.source=furniture"),
+        )
+    },
     "python -m mlpip_bench data prepare shapenet --from ~/ShapeNetCore.v2 --to ~/data/shapenet": (
-        "needs ShapeNet's meshes; tests/datasets/test_shapenet_render.py runs it on made ones"
+        "needs ShapeNet's meshes; tests/datasets/preparing/test_meshes.py runs it on made ones"
     ),
 }
 EXAMPLE = REPOSITORY / "docs" / "example_plugin"
@@ -164,6 +186,7 @@ def forms(command: str) -> Iterator[Any]:
 
 
 COMMANDS = list(dict.fromkeys(c for page in PAGES for c in documented(page.read_text(encoding="utf-8"))))
+ELSEWHERE |= {command: PACKAGE for command in COMMANDS if command.startswith("apt-get install ")}
 RUN = list(dict.fromkeys(small(SUITE.sub("", c, count=1)) for c in COMMANDS if SUITE.match(c) and c not in ELSEWHERE))
 
 

@@ -24,12 +24,12 @@ class ViewOptions:
     """Options of view reconstruction.
 
     Attributes:
-        source: which data set: ``shapenet``, ``coil100``, or ``auto``, the first of these that is found.
+        source: which data set: ``shapenet``, ``coil100``, ``furniture``, or ``auto``, the first of these that is found.
         angles: how the angle of a view is given: sine and cosine (``sincos``), or ``degrees`` before them, as the
             reference code has it.
     """
 
-    source: Literal["auto", "shapenet", "coil100"] = "auto"
+    source: Literal["auto", "shapenet", "coil100", "furniture"] = "auto"
     angles: Literal["sincos", "degrees"] = "sincos"
 
 
@@ -58,7 +58,7 @@ class Views(ImageFamily):
     """Views all around objects, one every 10 degrees."""
 
     title = "views of objects, reconstructed from a few of them (section 5.3)"
-    needs = "shapenet/ with rendered views, or coil100/; else the stand-in solids"
+    needs = "shapenet/ with rendered views, coil100/ or furniture/; else the stand-in solids"
     examples = ("views1s", "views5s")
     image_shape = (1, 32, 32)
     naming = "{shot}s"
@@ -71,22 +71,26 @@ class Views(ImageFamily):
     options: ViewOptions
 
     def source(self) -> DataSource:
-        """ShapeNet or COIL-100, else drawn solids."""
-        from mlpip_bench.datasets import coil100, shapenet
+        """ShapeNet, COIL-100 or furniture, else drawn solids."""
+        from mlpip_bench.datasets import coil100, furniture, shapenet
+        from mlpip_bench.datasets.preparing import furniture as furniture_meshes
+        from mlpip_bench.datasets.preparing import shapenet as shapenet_meshes
         from mlpip_bench.datasets.procedural import solids
         from mlpip_bench.datasets.sources import DataSource, StandIn
 
         title, readers = {
-            "auto": ("ShapeNet or COIL-100", (shapenet, coil100)),
+            "auto": ("ShapeNet, COIL-100 or furniture", (shapenet, coil100, furniture)),
             "shapenet": ("ShapeNet", (shapenet,)),
             "coil100": ("COIL-100", (coil100,)),
+            "furniture": ("Furniture", (furniture,)),
         }[self.options.source]
         return DataSource(
             "views",
             f"{title}: views all around objects, one every 10 degrees, 32x32 gray",
             tuple(name for reader in readers for name in reader.FOLDERS),
             tuple(layout for reader in readers for layout in reader.LAYOUTS),
-            100 * shapenet.VERSION + coil100.VERSION,  # one for all choices: what one has cached serves the others
+            # One for all choices: what one has cached serves the others.
+            10_000 * furniture.VERSION + 100 * shapenet.VERSION + coil100.VERSION,
             lambda folder: next(filter(None, (reader.find(folder) for reader in readers)), None),
             StandIn(
                 "solids",
@@ -97,6 +101,7 @@ class Views(ImageFamily):
                 solids.FINGERPRINT,
             ),
             {} if self.options.source == "auto" else {"source": self.options.source},
+            preparers={"furniture": furniture_meshes.PREPARER, "shapenet": shapenet_meshes.PREPARER},
         )
 
     def fitted(self, plan: TrainingPlan, bench: BenchSpec, data: TaskSource) -> TrainingPlan:

@@ -1,12 +1,12 @@
-"""Renders ShapeNetCore v2 meshes to the views that view reconstruction reads (paper, appendix E).
+"""Renders meshes to the views that view reconstruction reads (paper, appendix E).
 
 An object has ``VIEWS`` views, one every 10 degrees of azimuth: rendered at 128x128, made gray, reduced to 32x32
-(Lanczos). The files written are the 32x32 ones: ``<synset>/<object>/{00..35}.png``, 8-bit gray. The paper gives the
+(Lanczos). The files written are the 32x32 ones: ``<category>/<object>/{00..35}.png``, 8-bit gray. The paper gives the
 sizes and the azimuths; the rest was chosen here:
 
-- Camera: perspective, 30 degrees wide, 30 degrees above the horizon, level (ShapeNet's up is +Y). The object stands at
+- Camera: perspective, 30 degrees wide, 30 degrees above the horizon, level (up is +Y). The object stands at
   the middle of its bounding box, scaled so that the sphere around it which holds all vertices just fills the picture.
-- Azimuth 0 looks at the front (-Z in ShapeNet v2); the camera then goes counter-clockwise as seen from above, to -X
+- Azimuth 0 looks from -Z, at the front of ShapeNet v2; the camera then goes counter-clockwise as seen from above, to -X
   (the object's left side) at 90 degrees.
 - Light: from above and left of the camera, moving with it. Faces are shaded flat and from both sides: neither the
   file's normals nor the order of its vertices counts, both being inconsistent in ShapeNet.
@@ -28,14 +28,16 @@ import json
 import math
 import os
 import queue
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +45,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from mlpip_bench.datasets.shapenet import SYNSETS
 from mlpip_bench.datasets.views import SIDE, VIEWS
 from mlpip_bench.utils.errors import UserError, one_line
-from mlpip_bench.utils.locks import HeldError, locked
 from mlpip_bench.utils.progress import Reporter
 
-MESH = Path("models", "model_normalized.obj")
 FAILURES = "failed.csv"
 RENDER_SIDE = 128
 ELEVATION_DEGREES = 30.0
@@ -60,48 +59,70 @@ _NAMES = [f"{view:02d}.png" for view in range(VIEWS)]
 _GRAY = 0.6
 _AMBIENT = 0.4
 _SHOWN = 20  # failures on the screen; the file has them all
-_COMMAND = [sys.executable, "-m", "mlpip_bench.datasets.shapenet_render"]
+_COMMAND = [sys.executable, "-m", "mlpip_bench.datasets.preparing.meshes"]
 
 
-class _MeshError(Exception):
+class MeshError(Exception):
     """One mesh cannot be rendered; the others can."""
 
 
-def prepare(
-    source: Path, target: Path, reporter: Reporter, *, jobs: int | None = None, timeout_seconds: float = TIMEOUT_SECONDS
-) -> int:
-    """Render the paper's categories, except for what is rendered already.
-
-    Args:
-        source: ShapeNetCore v2, with ``<synset>/<object>/models/model_normalized.obj``.
-        target: gets ``<synset>/<object>/{00..35}.png``, the views of an object all at once, and ``failed.csv`` where
-            meshes failed.
-        reporter: shows the progress and, at the end, which meshes failed and why.
-        jobs: how many meshes are rendered at once, each in a process of its own; None for one a core.
-        timeout_seconds: the most that one mesh may take.
-
-    Returns:
-        How many meshes failed.
+def checked_jobs(jobs: int | None) -> int:
+    """How many meshes are rendered at once; one a core where that is left open.
 
     Raises:
-        UserError: bad folders, no pyvista, or no OpenGL; no mesh can be rendered.
+        UserError: none, or there is no pyvista to render any.
     """
     jobs = (os.cpu_count() or 1) if jobs is None else jobs
     if jobs < 1:
         raise UserError(f"--jobs must be at least 1; got {jobs}.")
     if importlib.util.find_spec("pyvista") is None:
         raise UserError("rendering meshes needs pyvista, which is not installed: pip install 'mlpip_bench[render]'.")
-    with _folder_errors(target):
-        objects = _objects(source, target, reporter)
-        with locked(target / ".lock"):
-            todo = []
-            with reporter.stage("looking for rendered views", len(objects)) as step:
-                for count, name in enumerate(objects, start=1):
-                    if not _rendered(target / name):
-                        todo.append(name)
-                    step(count)
-            failed, untextured = _render_all(source, target, todo, len(objects), reporter, jobs, timeout_seconds)
-            _write_failures(target / FAILURES, failed)
+    return jobs
+
+
+def render(
+    objects: Sequence[str],
+    mesh_of: Callable[[str], AbstractContextManager[Path]],
+    target: Path,
+    reporter: Reporter,
+    *,
+    jobs: int,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    front_degrees: int = 0,
+) -> int:
+    """Render objects, except for what is rendered already; for whom holds the lock of the folder.
+
+    Args:
+        objects: ``<category>/<object>``, sorted.
+        mesh_of: the OBJ file of one of them, with its materials next to it, while it is rendered.
+        target: gets ``<category>/<object>/{00..35}.png``, the views of an object all at once, and ``failed.csv`` where
+            meshes failed.
+        reporter: shows the progress and, at the end, which meshes failed and why.
+        jobs: how many meshes are rendered at once, each in a process of its own.
+        timeout_seconds: the most that one mesh may take.
+        front_degrees: azimuth of the camera that looks at the front, which view 0 is to show; a multiple of 10.
+
+    Returns:
+        How many meshes failed.
+
+    Raises:
+        UserError: no OpenGL: no mesh can be rendered.
+    """
+    todo = []
+    with reporter.stage("looking for rendered views", len(objects)) as step:
+        for count, name in enumerate(objects, start=1):
+            if not _rendered(target / name):
+                todo.append(name)
+            step(count)
+
+    def views_of(renderer: _Renderer, name: str) -> bool:
+        with mesh_of(name) as mesh:
+            views, textured = renderer.render(mesh)
+        _write_views(target / name, np.roll(views, -front_degrees * VIEWS // 360, axis=0))
+        return textured
+
+    failed, untextured = _render_all(views_of, todo, len(objects), reporter, jobs, timeout_seconds)
+    _write_failures(target / FAILURES, failed)
     there = len(objects) - len(todo)
     counts = f"{len(todo) - len(failed)} objects rendered, {there} were there, {len(failed)} failed"
     reporter.say(f"{counts}; the views are in {target}")
@@ -113,53 +134,6 @@ def prepare(
         more = f"{len(failed) - _SHOWN} more and " if len(failed) > _SHOWN else ""
         reporter.say(f"{more}all reasons are in {target / FAILURES}; the same command tries these again")
     return len(failed)
-
-
-@contextlib.contextmanager
-def _folder_errors(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except HeldError as error:
-        raise UserError(
-            f"one `data prepare` at a time may write to a folder; another is at work on {target}. Wait for it."
-        ) from error
-    except OSError as error:
-        raise UserError(
-            f"--from must be readable and --to writable; {error.filename or 'a file'} is not: "
-            f"{error.strerror or error}. Put that right, then run the same command again: what is rendered is kept."
-        ) from error
-
-
-def _objects(source: Path, target: Path, reporter: Reporter) -> list[str]:
-    """``<synset>/<object>`` of the paper's categories, sorted."""
-    if not source.is_dir():
-        raise UserError(f"--from must be the folder of ShapeNetCore v2; {source} is not a folder.")
-    if target.resolve().is_relative_to(source.resolve()):
-        raise UserError(f"--to must lie outside --from; {target} is in {source}. Choose another folder for the views.")
-    missing = [f"{synset} ({title})" for synset, title in SYNSETS.items() if not (source / synset).is_dir()]
-    if len(missing) == len(SYNSETS):
-        held = ", ".join(sorted(path.name for path in source.iterdir())[:5]) or "nothing"
-        raise UserError(
-            f"--from must have ShapeNetCore v2's synset folders, such as 02691156/<object>/{MESH.as_posix()}; "
-            f"{source} holds {held}. Unpack the archives, or name the folder that has the synsets."
-        )
-    if missing:
-        reporter.say(f"not in {source}, so left out: {', '.join(missing)}")
-    if others := sorted(p.name for p in source.iterdir() if p.is_dir() and p.name.isdigit() and p.name not in SYNSETS):
-        reporter.say(
-            f"none of the paper's categories, so ignored: {', '.join(others[:5])}" + (", ..." if others[5:] else "")
-        )
-    objects = [
-        f"{synset}/{path.name}"
-        for synset in SYNSETS
-        if (source / synset).is_dir()
-        for path in sorted((source / synset).iterdir())
-        if path.is_dir() and not path.name.startswith(".")
-    ]
-    if not objects:
-        raise UserError(f"--from must have a folder for each object; the synset folders of {source} have none.")
-    target.mkdir(parents=True, exist_ok=True)
-    return objects
 
 
 def _rendered(folder: Path) -> bool:
@@ -176,7 +150,12 @@ def _rendered(folder: Path) -> bool:
 
 
 def _render_all(
-    source: Path, target: Path, todo: list[str], total: int, reporter: Reporter, jobs: int, timeout_seconds: float
+    views_of: Callable[[_Renderer, str], bool],
+    todo: list[str],
+    total: int,
+    reporter: Reporter,
+    jobs: int,
+    timeout_seconds: float,
 ) -> tuple[dict[str, str], list[str]]:
     """Render objects; returns what failed with its reason, and what lacks textures."""
     if not todo:
@@ -186,16 +165,12 @@ def _render_all(
     for renderer in renderers:
         idle.put(renderer)
 
-    def render(name: str) -> bool:
-        if not (source / name / MESH).is_file():
-            raise _MeshError(f"there is no {MESH.as_posix()}")
+    def render_one(name: str) -> bool:
         renderer = idle.get()
         try:
-            views, textured = renderer.render(source / name / MESH)
+            return views_of(renderer, name)
         finally:
             idle.put(renderer)
-        _write_views(target / name, views)
-        return textured
 
     failed: dict[str, str] = {}
     untextured = []
@@ -203,12 +178,12 @@ def _render_all(
     try:
         _check_machine(renderers[0])
         with reporter.stage("rendering", total, total - len(todo)) as step:
-            futures = {pool.submit(render, name): name for name in todo}
+            futures = {pool.submit(render_one, name): name for name in todo}
             for count, future in enumerate(as_completed(futures), start=total - len(todo) + 1):
                 try:
                     if not future.result():
                         untextured.append(futures[future])
-                except _MeshError as error:
+                except MeshError as error:
                     failed[futures[future]] = str(error)
                 step(count, f"{len(failed)} failed" if failed else "")
     finally:
@@ -226,7 +201,7 @@ def _check_machine(renderer: _Renderer) -> None:
         mesh.write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n", encoding="ascii")
         try:
             renderer.render(mesh)
-        except _MeshError as error:
+        except MeshError as error:
             raise UserError(
                 "rendering needs VTK 9.4 or later and OpenGL, by a display, EGL or OSMesa; here even a tetrahedron "
                 f"could not be rendered: {error}. On Debian and Ubuntu: apt-get install libegl1 libgl1-mesa-dri."
@@ -254,7 +229,7 @@ def _write_failures(path: Path, failed: dict[str, str]) -> None:
         return
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["synset", "object", "reason"])
+        writer.writerow(["category", "object", "reason"])
         writer.writerows([*name.split("/"), reason] for name, reason in failed.items())
 
 
@@ -272,7 +247,7 @@ class _Renderer:
             ``[VIEWS, SIDE, SIDE]``, gray, and whether all of its textures were found.
 
         Raises:
-            _MeshError: the mesh is bad, crashed the renderer, or took too long.
+            MeshError: the mesh is bad, crashed the renderer, or took too long.
         """
         process = self._process = self._process or self._start()
         assert process.stdin is not None
@@ -299,10 +274,10 @@ class _Renderer:
         if late.is_set() or answer is None or len(content) != answer["bytes"]:
             self.close()
             if late.is_set():
-                raise _MeshError(f"it took more than {self._timeout:g} s")
-            raise _MeshError(f"it crashed the renderer ({_ending(process.returncode)})")
+                raise MeshError(f"it took more than {self._timeout:g} s")
+            raise MeshError(f"it crashed the renderer ({_ending(process.returncode)})")
         if answer["reason"]:
-            raise _MeshError(answer["reason"])
+            raise MeshError(answer["reason"])
         return np.frombuffer(content, dtype=np.uint8).reshape(VIEWS, SIDE, SIDE), answer["textured"]
 
     def close(self) -> None:
@@ -354,13 +329,13 @@ class _Scene:
         messages = [" ".join(event.alert.split()) for event in caught.events]
         actors = list(self._plotter.renderer.GetActors())
         if not actors:
-            raise _MeshError(messages[0] if messages else "it holds nothing that can be drawn")
+            raise MeshError(messages[0] if messages else "it holds nothing that can be drawn")
         self._fit(actors)
         self._paint(actors, plain=not mesh.with_suffix(".mtl").is_file())
         pictures = (self.picture(360 * view / VIEWS) for view in range(VIEWS))
         views = np.stack([np.asarray(p.resize((SIDE, SIDE), Image.Resampling.LANCZOS)) for p in pictures])
         if views.min() == 255:
-            raise _MeshError("its faces have no area: all views are blank")
+            raise MeshError("its faces have no area: all views are blank")
         return views, not any("texture" in message for message in messages)
 
     def _read(self, mesh: Path) -> None:
@@ -370,7 +345,7 @@ class _Scene:
             plain = Path(folder, "plain.mtl")
             plain.write_text(_plain_materials(text), encoding="utf-8")
             importer = importlib.import_module("vtkmodules.vtkIOImport").vtkOBJImporter()
-            importer.SetFileName(str(mesh))
+            importer.SetFileName(str(_with_whole_faces(mesh, Path(folder))))
             importer.SetFileNameMTL(str(plain))
             importer.SetTexturePath(str(mesh.parent))
             importer.SetRenderWindow(self._plotter.render_window)
@@ -383,17 +358,17 @@ class _Scene:
             data = self._pyvista.wrap(actor.GetMapper().GetInput())
             used = np.unique(self._pyvista.convert_array(data.GetPolys().GetConnectivityArray()))
             if used.size and (used[0] < 0 or used[-1] >= data.n_points):
-                raise _MeshError(f"a face has vertex {used[-1] + 1}; there are {data.n_points}")
+                raise MeshError(f"a face has vertex {used[-1] + 1}; there are {data.n_points}")
             corners.append(np.asarray(data.points, dtype=np.float64)[used])
         vertices = np.concatenate(corners)
         if not len(vertices):
-            raise _MeshError("it has no faces")
+            raise MeshError("it has no faces")
         if not np.isfinite(vertices).all():
-            raise _MeshError("a face has a vertex that is not finite")
+            raise MeshError("a face has a vertex that is not finite")
         middle = (vertices.min(axis=0) + vertices.max(axis=0)) / 2
         radius = float(np.linalg.norm(vertices - middle, axis=1).max())
         if radius == 0:
-            raise _MeshError("it has no extent: all vertices of its faces are one point")
+            raise MeshError("it has no extent: all vertices of its faces are one point")
         for actor in actors:
             actor.SetScale(1 / radius)
             actor.SetPosition(*(-middle / radius))
@@ -431,6 +406,20 @@ class _Scene:
         return Image.fromarray(self._plotter.screenshot(return_img=True)).convert("L")
 
 
+def _with_whole_faces(mesh: Path, folder: Path) -> Path:
+    """The mesh, or its copy in a folder without faces of one or two vertices, which VTK takes for an error."""
+    content = mesh.read_bytes()
+    whole = _NO_FACE.sub(b"", content)
+    if whole == content:
+        return mesh
+    copy = folder / "whole.obj"
+    copy.write_bytes(whole)
+    return copy
+
+
+_NO_FACE = re.compile(rb"^f(?:[ \t]+[^\s\\]+){1,2}[ \t]*\r?$", re.M)
+
+
 def _plain_materials(text: str) -> str:
     """Diffuse colors and textures of an MTL file, in a form that VTK reads: to it 1e-05 and .5 are no numbers."""
     lines = []
@@ -456,7 +445,7 @@ def _serve(scene: Callable[[], _Scene] = _Scene) -> None:
             views, textured = views_of(Path(json.loads(line)))
             content = views.tobytes()
         except Exception as error:  # whatever a mesh makes VTK's wrappers raise, the next mesh is not to blame
-            reason = str(error) if isinstance(error, _MeshError) else one_line(error)
+            reason = str(error) if isinstance(error, MeshError) else one_line(error)
         header = {"bytes": len(content), "reason": reason, "textured": textured}
         out.write(json.dumps(header).encode() + b"\n" + content)
         out.flush()

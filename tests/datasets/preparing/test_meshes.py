@@ -14,7 +14,9 @@ import pytest
 from PIL import Image
 
 from builders import invoke
-from mlpip_bench.datasets import shapenet, shapenet_render
+from mlpip_bench.datasets import shapenet
+from mlpip_bench.datasets.preparing import meshes
+from mlpip_bench.datasets.preparing import shapenet as shapenet_meshes
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.locks import locked
 from mlpip_bench.utils.progress import Quiet
@@ -50,7 +52,7 @@ class Said(Quiet):
 
 def prepare(source: Path, target: Path, **settings) -> tuple[int, str]:
     said = Said()
-    failed = shapenet_render.prepare(source, target, said, **{"jobs": 2, **settings})
+    failed = shapenet_meshes.prepare(source, target, said, **{"jobs": 2, **settings})
     return failed, "\n".join(said.lines)
 
 
@@ -66,9 +68,9 @@ def content(folder: Path) -> dict[str, bytes]:
 def _can_render() -> None:
     """Skips where pyvista is not installed or the machine has no OpenGL; tried out in another process."""
     pytest.importorskip("pyvista", reason="needs pyvista: pip install 'mlpip_bench[render]'")
-    renderer = shapenet_render._Renderer(60.0)
+    renderer = meshes._Renderer(60.0)
     try:
-        shapenet_render._check_machine(renderer)
+        meshes._check_machine(renderer)
     except UserError as error:
         pytest.skip(str(error))
     finally:
@@ -76,8 +78,8 @@ def _can_render() -> None:
 
 
 @pytest.fixture(scope="module")
-def scene() -> shapenet_render._Scene:
-    return shapenet_render._Scene()
+def scene() -> meshes._Scene:
+    return meshes._Scene()
 
 
 # -- geometry --------------------------------------------------------------------------------------------------------
@@ -226,6 +228,12 @@ def test_neither_winding_nor_normals_nor_transparency_nor_highlights_count(scene
         assert np.abs(views.astype(int) - expected).max() <= 1, name
 
 
+def test_faces_of_one_or_two_vertices_are_passed_over(scene, tmp_path):
+    expected, _ = scene.views(put(tmp_path, "box", box()))
+    views, _ = scene.views(put(tmp_path, "edges", "f 1 2\n" + box() + "f 3\r\nf 1/1/1\t2/2/2 \nf 4 8"))
+    np.testing.assert_array_equal(views, expected)
+
+
 # -- the whole job ---------------------------------------------------------------------------------------------------
 
 BROKEN = {
@@ -253,7 +261,7 @@ def test_failed_meshes_are_listed_and_the_rest_is_rendered(tmp_path):
     failed, said = prepare(source, target)
     assert failed == len(BROKEN) + 1
     with (target / "failed.csv").open(newline="") as file:
-        rows = {(row["synset"], row["object"]): row["reason"] for row in csv.DictReader(file)}
+        rows = {(row["category"], row["object"]): row["reason"] for row in csv.DictReader(file)}
     assert {name for _, name in rows} == {*BROKEN, "hollow"}
     for name, (_, reason) in BROKEN.items():
         assert reason in rows["02691156", name]
@@ -315,9 +323,9 @@ def test_only_what_is_not_there_and_whole_is_rendered(tmp_path):
 
 UNRULY = """
 import os, signal, time
-from mlpip_bench.datasets import shapenet_render
+from mlpip_bench.datasets.preparing import meshes
 
-class Unruly(shapenet_render._Scene):
+class Unruly(meshes._Scene):
     def views(self, mesh):
         name = mesh.parents[1].name
         if "crash" in name:
@@ -327,13 +335,13 @@ class Unruly(shapenet_render._Scene):
             time.sleep(600)
         return super().views(mesh)
 
-shapenet_render._serve(Unruly)
+meshes._serve(Unruly)
 """
 
 
 @pytest.mark.slow
 def test_a_mesh_that_crashes_or_stalls_its_renderer_costs_itself_only(tmp_path, monkeypatch):
-    monkeypatch.setattr(shapenet_render, "_COMMAND", [sys.executable, "-c", UNRULY])
+    monkeypatch.setattr(meshes, "_COMMAND", [sys.executable, "-c", UNRULY])
     source, target = tmp_path / "core", tmp_path / "views"
     for name in ("crash1", "crash2", "good1", "good2", "hang"):
         put(source, f"02691156/{name}", box())
@@ -346,7 +354,7 @@ def test_a_mesh_that_crashes_or_stalls_its_renderer_costs_itself_only(tmp_path, 
 
 
 def test_a_machine_that_cannot_render_is_one_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(shapenet_render, "_COMMAND", [sys.executable, "-c", "import os; os.abort()"])
+    monkeypatch.setattr(meshes, "_COMMAND", [sys.executable, "-c", "import os; os.abort()"])
     put(tmp_path / "core", "02691156/cube", box())
     with pytest.raises(UserError, match=r"SIGABRT.*apt-get install libegl1"):
         prepare(tmp_path / "core", tmp_path / "views")

@@ -1,0 +1,1 @@
+"""Makes data sets, on a user's machine, of what public packages hold: ``data prepare``."""
