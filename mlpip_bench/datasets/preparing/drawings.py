@@ -83,7 +83,7 @@ def prepare(
     facts: Mapping[str, Any],
     kin_of_class: Callable[[str], str],
 ) -> None:
-    """Write ``drawings.npz``, ``dataset.yaml`` and ``ATTRIBUTION.md``.
+    """Write ``drawings.npz``, ``facts.yaml`` and ``ATTRIBUTION.md``.
 
     Args:
         name: of the data set.
@@ -91,7 +91,7 @@ def prepare(
         drawers: in the order in which they are preferred where drawings are nearly the same.
         draw: the drawings of one of them.
         reporter: shows the progress.
-        facts: of the package, for ``dataset.yaml``.
+        facts: of the package, for ``facts.yaml``.
         kin_of_class: what a class shares with those that may not be in another split.
 
     Raises:

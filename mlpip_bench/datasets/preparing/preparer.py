@@ -15,7 +15,7 @@ from mlpip_bench.utils.files import write_atomically
 from mlpip_bench.utils.locks import HeldError, locked
 from mlpip_bench.utils.progress import Reporter
 
-FACTS = "dataset.yaml"
+FACTS = "facts.yaml"
 ATTRIBUTION = "ATTRIBUTION.md"
 
 

@@ -57,7 +57,7 @@ def test_what_is_written_can_be_read_and_says_where_it_is_from(tmp_path):
     kinds = [{name[0] for name in dataset.splits[part].class_names} for part in SPLITS]
     assert [len(each) for each in kinds] == [6, 1, 1]  # of 8 kinds: 0.7, 0.1 and 0.2 of 24 classes, in threes
     assert set.union(*kinds) == set("abcdefgh")
-    facts = yaml.safe_load((tmp_path / "dataset.yaml").read_text())
+    facts = yaml.safe_load((tmp_path / "facts.yaml").read_text())
     assert facts["name"] == "marks"
     assert facts["source"] == "a package 1.0"
     assert facts["license"] == {"MIT": 24}
@@ -69,7 +69,7 @@ def test_what_is_written_can_be_read_and_says_where_it_is_from(tmp_path):
 
 def test_drawers_of_one_hand_are_on_one_side(tmp_path):
     prepare(tmp_path)
-    facts = yaml.safe_load((tmp_path / "dataset.yaml").read_text())
+    facts = yaml.safe_load((tmp_path / "facts.yaml").read_text())
     assert facts["drawers"] == {"train": 12, "test": 12}
     with np.load(tmp_path / "drawings.npz") as file:
         about = json.loads(file["about"].tobytes())

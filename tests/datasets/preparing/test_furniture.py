@@ -134,7 +134,7 @@ def test_a_catalog_becomes_views_with_its_front_first(tmp_path):
     assert columns[rows == rows.min()].min() > 16  # seen from +Z, +X is on the right
     rows, columns = np.nonzero(lamp[18] < 250)
     assert columns[rows == rows.min()].max() < 16
-    facts = yaml.safe_load((target / "dataset.yaml").read_text())
+    facts = yaml.safe_load((target / "facts.yaml").read_text())
     assert facts["counts"]["objects"] == 3
     assert facts["source"] == "Debian package sweethome3d-furniture: a.sh3f 1.8"
     assert "| living-room/a-chair | Siège | Ann | CC BY 3.0 |" in (target / "ATTRIBUTION.md").read_text()
