@@ -25,6 +25,7 @@ class Calibration(EvalProtocol):
 
     description = "gap between confidence and accuracy (15 bins over all queries), and squared error of probabilities"
     metrics = (ECE, BRIER)
+    ranges = False  # a bin's error is split into scores of tasks that have as many queries
 
     def measure(self, evaluation: Evaluation) -> list[Scores]:
         """One score a test task; a single task's ECE score may be negative."""

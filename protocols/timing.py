@@ -39,7 +39,8 @@ from mlpip_bench.evaluation.metrics import Metric
 from mlpip_bench.evaluation.protocol import Contender, SideBySideProtocol, scores_of
 from mlpip_bench.records.record import Scores
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
-from mlpip_bench.training.steps import descend, optimizer_of
+from mlpip_bench.tasks.stream import batches
+from mlpip_bench.training.steps import descend, loss_of, optimizer_of
 from mlpip_bench.utils.errors import TrialError, one_line
 from mlpip_bench.utils.process_state import ProcessState
 from mlpip_bench.utils.progress import Reporter
@@ -124,14 +125,14 @@ class _Tasks:
         self.per_repeat = math.ceil(total / REPEATS)
         one = self.stream.batch(0, 1)
         size = sum(t.numel() * t.element_size() for part in (one.support, one.query) for t in (part.x, part.y))
-        self._resident = self.stream.batch(0, max(1, min(total, RESIDENT_BYTES // size)))
-        self.most_at_once = min(LARGEST_BATCH, self._resident.support.tasks)
+        self._resident = list(batches(self.stream, 0, max(1, min(total, RESIDENT_BYTES // size))))
+        self.most_at_once = min(LARGEST_BATCH, self._resident[0].support.tasks)
 
     def batches(self, size: int, number: int) -> Iterator[TaskBatch]:
         """So many batches of so many tasks each."""
-        starts = range(0, self._resident.support.tasks - size + 1, size)
-        for start in itertools.islice(itertools.cycle(starts), number):
-            parts = (self._resident.support, self._resident.query)
+        starts = [(b, i) for b in self._resident for i in range(0, b.support.tasks - size + 1, size)]
+        for batch, start in itertools.islice(itertools.cycle(starts), number):
+            parts = (batch.support, batch.query)
             yield TaskBatch(*(Labeled(p.x[start : start + size], p.y[start : start + size], p.way) for p in parts))
 
     def drawn(self, size: int, number: int) -> Iterator[TaskBatch]:
@@ -291,8 +292,8 @@ class _TrainingJob(_Job):
 
     def _step(self) -> None:
         self._method.train()
-        batch = self.contender.streams["train"].batch(self._first, self.size)
-        descend(self._method.loss(batch), self._optimizer, self.contender.plan.clip_norm)
+        tasks = list(batches(self.contender.streams["train"], self._first, self.size))
+        descend(loss_of(self._method, tasks), self._optimizer, self.contender.plan.clip_norm)
         self._first += self.size
 
     def prepare(self) -> None:

@@ -17,7 +17,7 @@ from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
 from mlpip_bench.inference.method import Method
 from mlpip_bench.records.record import Scores
 from mlpip_bench.tasks.batch import TaskShape
-from mlpip_bench.tasks.images import TaskStream
+from mlpip_bench.tasks.images import PoolStream
 
 WAYS = (5, 10, 20, 30, 40, 50, 60, 80, 100)
 SHOTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15)
@@ -39,7 +39,7 @@ class Versatility(EvalProtocol):
     def measure(self, evaluation: Evaluation) -> list[Scores]:
         """One score a test task for each way and shot; always as many queries per class as the largest shot leaves."""
         stream = evaluation.stream
-        assert isinstance(stream, TaskStream)  # that of the image benches
+        assert isinstance(stream, PoolStream)  # that of the image benches
         data, shape = stream.pool.data, stream.shape
         queries = min(shape.queries, int(data.counts.min()) - max(SHOTS))
         trained_shot = max(shape.shots_per_class)
@@ -48,6 +48,6 @@ class Versatility(EvalProtocol):
         scores: list[Scores] = []
         for condition in conditions:
             way, shot = condition["way"], condition.get("shot", trained_shot)
-            other = stream.reshaped(TaskShape(way, shot, queries), "versatility", f"{way}w{shot}s")
+            other = stream.reshaped(TaskShape(way, shot, queries, shape.concentration), "versatility", f"{way}w{shot}s")
             scores += evaluation.on(other).scores(self.metrics, condition=condition)
         return scores

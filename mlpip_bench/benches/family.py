@@ -79,6 +79,7 @@ class TaskFamily(abc.ABC):
         examples: benches that are listed.
         naming: what follows the family's name in a bench's: ``way``, ``shot`` and other fields in braces.
         way, shot: of its benches where their names do not say.
+        ranges: fields of the name that may be a range, of which each task then has a number of its own.
         image_shape: of its images, where that is known without any; None where only the data say it.
         kind: what its tasks are.
         noise_std: of the targets given psi, a pixel's in reconstruction; None for classification. A class sets it, or
@@ -97,6 +98,7 @@ class TaskFamily(abc.ABC):
     naming: ClassVar[str] = "{way}w{shot}s"
     way: ClassVar[int] = 1
     shot: ClassVar[int] = 0
+    ranges: ClassVar[tuple[str, ...]] = ()
     image_shape: ClassVar[tuple[int, int, int] | None] = None
     kind: ClassVar[TaskKind] = "classification"
     noise_std: float | None = None
@@ -112,7 +114,7 @@ class TaskFamily(abc.ABC):
     @classmethod
     def read_name(cls, name: str) -> BenchSpec | None:
         """What a bench's name says; None where it is not of this family's form."""
-        return read_name(name, cls.naming, {"way": cls.way, "shot": cls.shot})
+        return read_name(name, cls.naming, {"way": cls.way, "shot": cls.shot}, cls.ranges)
 
     @classmethod
     def settings_of_backbone(cls, bench: BenchSpec) -> Mapping[str, Any]:  # noqa: ARG003  # for those that override it

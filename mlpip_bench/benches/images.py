@@ -54,6 +54,8 @@ class ImageFamily(TaskFamily):
 class ImageClassification(ImageFamily):
     """Classes of images, disjoint between the splits; tasks are drawn anew without end."""
 
+    ranges = ("way", "shot")
+
     def groups(self, classes: ClassImages) -> NDArray[np.int64] | None:  # noqa: ARG002  # for those that override it
         """A number for each class of a split, of which no two in a task are equal; None where all classes may meet."""
         return None
@@ -73,24 +75,27 @@ class ImageClassification(ImageFamily):
         device: torch.device,
     ) -> dict[str, Stream]:
         """Tasks of the three splits; in validation, way and queries shrink to what its classes allow."""
-        from mlpip_bench.tasks.batch import TaskShape
-        from mlpip_bench.tasks.images import ImagePool, TaskStream
+        from mlpip_bench.tasks.batch import ShapeRange, TaskShape
+        from mlpip_bench.tasks.images import ImagePool, PoolStream, TaskStream, VariedTaskStream
 
         splits = as_images(data).splits
         pools = {split: ImagePool(classes, device, self.groups(classes)) for split, classes in splits.items()}
         held_out = pools["validation"]
-        shapes = {
-            "train": TaskShape(bench.way, bench.shot, plan.train_queries),
-            "validation": TaskShape(
-                min(bench.way, held_out.most_ways),
-                bench.shot,
-                max(1, min(TEST_QUERIES, int(held_out.counts.min()) - bench.shot)),
-            ),
-            "test": TaskShape(bench.way, bench.shot, queries),
-        }
-        seeds: dict[str, tuple[str | int, ...]] = {split: (bench.name, split) for split in shapes}
+        in_validation = max(1, min(TEST_QUERIES, int(held_out.counts.min()) - bench.shot))
+        queries_of = {"train": plan.train_queries, "validation": in_validation, "test": queries}
+        seeds: dict[str, tuple[str | int, ...]] = {split: (bench.name, split) for split in pools}
         seeds["train"] += (seed,)
-        return {split: TaskStream(pools[split], shape, *seeds[split], split=split) for split, shape in shapes.items()}
+
+        def stream(split: str, pool: ImagePool) -> PoolStream:
+            ways, shots = bench.range_of("way"), bench.range_of("shot")
+            if split == "validation":
+                ways = min(ways[0], pool.most_ways), min(ways[1], pool.most_ways)
+            if bench.least:
+                shapes = ShapeRange(ways, shots, queries_of[split])
+                return VariedTaskStream(pool, shapes, *seeds[split], split=split)
+            return TaskStream(pool, TaskShape(ways[1], shots[1], queries_of[split]), *seeds[split], split=split)
+
+        return {split: stream(split, pool) for split, pool in pools.items()}
 
 
 class FixedTasks(ImageFamily):

@@ -72,6 +72,23 @@ def run(
         int,
         typer.Option(help="Queries per class at test; the paper's protocol is the shot.", rich_help_panel=_TRAINING),
     ] = _D["queries"],
+    query_concentration: Annotated[
+        float | None,
+        typer.Option(
+            metavar="ALPHA",
+            help="At test, unequal numbers of queries of a task's classes: shares from a Dirichlet distribution, 2 is "
+            "usual; left out, as many of each.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    test_on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="Data set that the test tasks are of, with the way and shot of the bench: kanji, say, for omni5w1s.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(

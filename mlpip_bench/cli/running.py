@@ -154,7 +154,7 @@ def _print_needs(planned: Sequence[Trial], results: Path, margins: Mapping[str, 
     """What margins need, from the records of the results folder and of the committed experiments."""
     committed = sorted((Path(__file__).resolve().parents[2] / "results").glob("*/records"))
     records = {r.key: r for folder in (results, *(place.parent for place in committed)) for r in store.load_all(folder)}
-    benches = list(dict.fromkeys(trial.bench.name for trial in planned))
+    benches = list(dict.fromkeys(trial.measured_as for trial in planned))
     methods = {trial.method for trial in planned}
     found = power.needs([r for r in records.values() if r.method in methods], benches, margins)
     others = [bench for bench in benches if bench not in {need.bench for need in found}]
@@ -196,7 +196,7 @@ def _print_configuration(planned: Sequence[Trial], protocols: tuple[str, ...], t
         spec = ", ".join(f"{k} {v}" for k, v in trial.backbone.spec.items())
         backbone = trial.backbone.name + (f" ({spec})" if spec else "")
         data = f"{trial.data.name} ({trial.data.source}), device {trial.device}"
-        shown.setdefault((trial.bench.name, trial.method, f"{text}, backbone {backbone}, data {data}"), []).append(
+        shown.setdefault((trial.measured_as, trial.method, f"{text}, backbone {backbone}, data {data}"), []).append(
             str(trial.seed)
         )
     for (bench, method, text), seeds in shown.items():

@@ -11,7 +11,7 @@ from torch.distributions import Categorical, Distribution
 
 from mlpip_bench.evaluation.predict import Predictions
 from mlpip_bench.records import predictions as kept
-from mlpip_bench.tasks.stream import OfClasses, Stream
+from mlpip_bench.tasks.stream import OfClasses, OfShapes, Stream
 
 
 def to_keep(predictions: Predictions, stream: Stream) -> kept.Predictions:
@@ -22,8 +22,10 @@ def to_keep(predictions: Predictions, stream: Stream) -> kept.Predictions:
         stream: which may say what classes they are of.
 
     Raises:
-        ValueError: they are not log-probabilities, such as NaN.
+        ValueError: they are not log-probabilities, such as NaN; or tasks are of several ways.
     """
+    if isinstance(stream, OfShapes):
+        raise ValueError("kept predictions are arrays, of tasks of one way; here each task has its own")
     y = torch.cat([y for _, y in predictions])
     if y.is_floating_point():
         of_target = torch.cat([predictive.log_prob(y) for predictive, y in predictions])

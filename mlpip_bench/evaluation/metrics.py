@@ -66,6 +66,12 @@ def _accuracy(predictive: Distribution, y: Tensor) -> Tensor:
     return (probs.argmax(-1) == y).to(torch.float64).mean(-1)
 
 
+def _above_chance(predictive: Distribution, y: Tensor) -> Tensor:
+    chance = 1 / predictive.probs.shape[-1]  # type: ignore[attr-defined]
+    above: Tensor = (_accuracy(predictive, y) - chance) / (1 - chance)
+    return above
+
+
 def _nll(predictive: Distribution, y: Tensor) -> Tensor:
     log_density: Tensor = predictive.log_prob(y)
     return -log_density.mean(-1)
@@ -149,6 +155,11 @@ def reliability(predictive: Distribution, y: Tensor) -> dict[str, tuple[float, .
 
 ACCURACY = Metric("accuracy", "fraction", "higher", _accuracy)
 """Share of queries whose class is the argmax of the mean predictive probability (not of mean raw logits)."""
+
+ABOVE_CHANCE = Metric("accuracy_above_chance", "0 at chance, 1 if all are right", "higher", _above_chance)
+"""Accuracy as (accuracy - 1/way) / (1 - 1/way): the same scale for tasks of any way. Below 0 is worse than chance.
+
+Where all classes have as many queries it is Cohen's kappa (1960), whatever the answers."""
 
 NLL = Metric("nll", "nats per query", "lower", _nll, "nll")
 """Negative log predictive density, averaged over a task's queries (paper, Table 1).

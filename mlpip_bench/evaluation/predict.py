@@ -16,7 +16,7 @@ from mlpip_bench.inference.distributions import Delta, GaussianSoftmax, MonteCar
 from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.nn.backbone import features_once
 from mlpip_bench.tasks.batch import Labeled
-from mlpip_bench.tasks.stream import Stream
+from mlpip_bench.tasks.stream import OfShapes, Stream
 from mlpip_bench.utils.errors import TrialError
 from mlpip_bench.utils.numerics import SCORED
 from mlpip_bench.utils.progress import Step
@@ -105,8 +105,10 @@ def _parts(method: Method[Any], query: Labeled, *, one_at_a_time: bool) -> Itera
 
 
 def chunk_size(stream: Stream) -> int:
-    """Tasks predicted at once: fewer where tasks are large."""
+    """Tasks predicted at once: fewer where tasks are large, and one where each has its own shape."""
     shape = stream.shape
+    if isinstance(stream, OfShapes):
+        return 1
     return max(
         1, min(_TASKS_AT_ONCE.get(stream.device.type, 4), _PROBABILITIES_AT_ONCE // (shape.queries * shape.way**2))
     )

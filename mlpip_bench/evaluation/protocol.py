@@ -32,6 +32,7 @@ class MeasurementRule(abc.ABC):
         metrics: the metrics it reports.
         handles: the kinds of task that it can measure.
         families: classes of the only task families that it can measure; none for all.
+        ranges: whether it can measure tasks that each have a way and shots of their own (``omni2..20w1..10s``).
         default: whether it is measured where no protocol is named.
     """
 
@@ -39,6 +40,7 @@ class MeasurementRule(abc.ABC):
     metrics: ClassVar[tuple[Metric, ...]]
     handles: ClassVar[tuple[TaskKind, ...]] = ("classification",)
     families: ClassVar[tuple[type, ...]] = ()
+    ranges: ClassVar[bool] = True
     default: ClassVar[bool] = False
 
     def applies(self, plugin: type[Method[Any]], settings: Any) -> bool:  # noqa: ARG002  # for those that override it

@@ -35,6 +35,9 @@ class RunConfig:
         backbone_settings: its settings, where they are not at their defaults.
         preset: budget.
         queries: queries per class at test.
+        query_concentration: None for as many queries of each class at test; else of the Dirichlet distribution that
+            the shares of a task's classes are drawn from.
+        test_on: task family that the test tasks are of; None for the bench's own.
         overrides: fields of plan or settings, for all methods (key ``"*"``) or by method.
         sweeps: several such settings, each of which makes trials of its own, likewise by method.
         tune: how many settings of each method are tried in its tuned trial; None for no such trials.
@@ -58,6 +61,8 @@ class RunConfig:
     backbone_settings: Mapping[str, Any] = field(default_factory=dict)
     preset: str = "quick"
     queries: int = TEST_QUERIES
+    query_concentration: float | None = None
+    test_on: str | None = None
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sweeps: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     tune: int | None = None

@@ -15,6 +15,7 @@ from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.status import Standing
 from mlpip_bench.execution.trial import Trial
+from mlpip_bench.tasks.stream import batches
 from mlpip_bench.training.checkpoints import iterations_done
 from mlpip_bench.training.steps import descend, loss_of, optimizer_of
 from mlpip_bench.utils.device import most_resident_bytes
@@ -75,7 +76,7 @@ def _estimate(trial: Trial, protocols: Sequence[str], reached: int, held: int) -
 
     def train_step() -> None:
         method.train()
-        descend(loss_of(method, streams["train"].batch(0, plan.tasks_per_batch)), optimizer, plan.clip_norm)
+        descend(loss_of(method, list(batches(streams["train"], 0, plan.tasks_per_batch))), optimizer, plan.clip_norm)
 
     validations = plan.iterations // plan.validate_every - reached // plan.validate_every
     with trial.numerics.applied(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

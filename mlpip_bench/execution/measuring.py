@@ -192,7 +192,7 @@ def make_record(
     """The record of what a protocol measured of a trial's model."""
     return Record(
         key=trial.record_key(protocol),
-        bench=trial.bench.name,
+        bench=trial.measured_as,
         method=trial.method,
         protocol=protocol,
         seed=trial.seed,

@@ -6,7 +6,7 @@ import ast
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ DEFAULTS: Mapping[str, Any] = {
     "iterations": None,
     "test_tasks": None,
     "queries": 15,
+    "query_concentration": None,
+    "test_on": None,
     "set": (),
     "sweep": (),
     "tune": None,
@@ -100,6 +102,7 @@ def _are_seeds(value: object) -> bool:
 
 _TYPES: tuple[tuple[str, Callable[[object], bool], tuple[str, ...]], ...] = (
     ("a whole number", _is_whole, ("iterations", "test_tasks", "queries", "tune", "jobs", "cpus", "time_limit")),
+    ("a number", lambda value: isinstance(value, Real) and not isinstance(value, bool), ("query_concentration",)),
     (
         "true or false",
         lambda value: isinstance(value, bool),
@@ -111,6 +114,7 @@ _TYPES: tuple[tuple[str, Callable[[object], bool], tuple[str, ...]], ...] = (
         (
             "backbone",
             "preset",
+            "test_on",
             "select",
             "margin",
             "source",
@@ -261,6 +265,8 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
         backbone_settings=backbone_settings,
         preset=options["preset"],
         queries=options["queries"],
+        query_concentration=options["query_concentration"],
+        test_on=options["test_on"],
         overrides=overrides,
         sweeps=sweeps(_assignments(options["sweep"]), overrides),
         tune=options["tune"],

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 from mlpip_bench import registry
-from mlpip_bench.benches.family import PRESETS, TaskFamily
+from mlpip_bench.benches.family import PRESETS, TaskFamily, TaskSource
 from mlpip_bench.benches.settings import Resolved, resolve, scopes
 from mlpip_bench.benches.spec import BenchSpec
 from mlpip_bench.evaluation.protocol import EvalProtocol, MeasurementRule
 from mlpip_bench.execution.config import Overwrite, RunConfig
 from mlpip_bench.execution.fingerprint import plugin_code
 from mlpip_bench.execution.memory import check_memory
-from mlpip_bench.execution.trial import Trial
+from mlpip_bench.execution.trial import TestedOn, Trial
 from mlpip_bench.execution.tuning import tuned
 from mlpip_bench.inference.method import Method
 from mlpip_bench.nn.backbone import BackboneSpec
@@ -27,6 +28,9 @@ from mlpip_bench.utils.device import resolve_device
 from mlpip_bench.utils.errors import UserError, one_line, unknown_name
 from mlpip_bench.utils.progress import Reporter
 from mlpip_bench.utils.settings import with_values
+
+CONCENTRATIONS = 0.01, 100
+"""Below them nearly all queries are of one class, and above them all classes have nearly as many."""
 
 
 def plan_trials(
@@ -56,7 +60,8 @@ def plan_trials(
     device = resolve_device(config.device, here=here)
     config.numerics.check(device)
     benches = [registry.bench(name, config.data_root) for name in config.benches]
-    families = {name: _family(name, config) for name in dict.fromkeys(bench.family for bench in benches)}
+    elsewhere = () if config.test_on is None else (config.test_on,)
+    families = {name: _family(name, config) for name in dict.fromkeys([*(b.family for b in benches), *elsewhere])}
     entered = {bench: config.methods or _default_methods(bench, families[bench.family]) for bench in benches}
     at_hand = methods or {}
     plugins = {name: at_hand.get(name) or registry.method(name) for names in entered.values() for name in names}
@@ -75,6 +80,7 @@ def plan_trials(
     if reporter is not None:
         reporter.say("reading data; what is decoded or drawn for it is kept")
     data = {name: family.load(config.request(reporter)) for name, family in families.items()}
+    tested_on = {bench: _tested_on(config, bench, families, data) for bench in benches}
     backbones = {bench: _backbone(config, bench, families[bench.family], data[bench.family]) for bench in benches}
     codes = functools.cache(_code)  # within a plan the code stays as it is, and trials may be thousands
     trials = []
@@ -96,9 +102,11 @@ def plan_trials(
                         norm=norm,
                         backbone=backbones[bench],
                         preset=config.preset,
-                        queries=family.queries_at_test(config.queries),
+                        queries=families[config.test_on or bench.family].queries_at_test(config.queries),
+                        query_concentration=config.query_concentration,
+                        tested_on=tested_on[bench],
                         protocols=applicable,
-                        code=codes(name, bench, backbones[bench].name, applicable),
+                        code=codes(name, (bench.family, *elsewhere), backbones[bench].name, applicable),
                         data=source,
                         device=device,
                         numerics=config.numerics,
@@ -146,6 +154,11 @@ def _check_words(config: RunConfig) -> None:
         raise UserError(f"seeds must be from 0 to {LARGEST_SEED - 1}; got {', '.join(map(str, config.seeds))}.")
     if config.queries < 1:
         raise UserError(f"--queries must be at least 1; got {config.queries}.")
+    least, most = CONCENTRATIONS
+    if (given := config.query_concentration) is not None and not least <= given <= most:
+        raise UserError(
+            f"--query-concentration must be from {least} to {most}; got {given:g}. 2 is usual; larger is more equal."
+        )
 
 
 def _check_names(config: RunConfig, families: Iterable[str], plugins: Iterable[str]) -> None:
@@ -169,11 +182,45 @@ def _check_kind(bench: BenchSpec, family: TaskFamily, name: str, plugin: type[Me
             f"a method must handle a bench's kind of task; {bench.name} is {family.kind} and {name} handles "
             f"{' and '.join(plugin.handles)}. Methods for {bench.name}: {', '.join(able)}."
         )
+    if bench.least and (reason := plugin.xfail_checks.get("way_and_shot")):
+        raise UserError(
+            f"tasks of {bench.name} each have a way and shots of their own; {name} can have but one: {reason}. Leave "
+            "it out, or name a bench with one way and one shot."
+        )
 
 
 def _family(name: str, config: RunConfig) -> TaskFamily:
     plugin = registry.family(name, config.data_root)
     return plugin(with_values(plugin.Options, config.data.get(name, {}), name))
+
+
+def _tested_on(
+    config: RunConfig, bench: BenchSpec, families: Mapping[str, TaskFamily], data: Mapping[str, TaskSource]
+) -> TestedOn | None:
+    """The other data that test tasks are of; it must have tasks of the same kind and inputs of the same shape."""
+    if (name := config.test_on) is None or name == bench.family:
+        return None
+    own, other = families[bench.family], families[name]
+    what = f"--test-on must name a data set with tasks like those of {bench.name}"
+    if own.kind != other.kind or not re.fullmatch(r"-?" + re.escape(own.naming.lstrip("-")), other.naming):
+        raise UserError(
+            f"{what}; those of {name} are {other.kind} ({name}{other.naming.replace('{', '<').replace('}', '>')})."
+        )
+    shapes = [family.input_shape(data[of]) for family, of in ((own, bench.family), (other, name))]
+    if shapes[0] != shapes[1]:
+        sizes = ["x".join(map(str, shape)) for shape in shapes]
+        raise UserError(
+            f"{what}, whose inputs have one shape; {bench.family} has {sizes[0]} and {name} {sizes[1]} (channels, "
+            "height, width). Add one of them again with the other's --image-size (data add --replace)."
+        )
+    sources = data[bench.family].source, data[name].source
+    if sources[0] != sources[1]:
+        raise UserError(
+            f"{what}, both real or both stand-ins; {bench.family} is {sources[0]} and {name} {sources[1]}. Put the "
+            "missing data below --data-root, or pass --source procedural for both."
+        )
+    spec = registry.bench(name + other.naming.format(**bench.fields), config.data_root)
+    return TestedOn(spec, other, data[name])
 
 
 def _default_methods(bench: BenchSpec, family: TaskFamily) -> tuple[str, ...]:
@@ -202,11 +249,11 @@ def _backbone(config: RunConfig, bench: BenchSpec, family: TaskFamily, data: Any
     return spec
 
 
-def _code(method: str, bench: BenchSpec, backbone: str, protocols: tuple[str, ...]) -> dict[str, str]:
+def _code(method: str, families: tuple[str, ...], backbone: str, protocols: tuple[str, ...]) -> dict[str, str]:
     """Fingerprints of the plugins that do not ship with the suite."""
     plugins: list[tuple[registry.Kind, str]] = [
         ("method", method),
-        ("bench", bench.family),
+        *(("bench", family) for family in families),
         ("backbone", backbone),
         *(("protocol", name) for name in protocols),
     ]
@@ -225,7 +272,8 @@ def _applicable(
     found = []
     for name, protocol in protocols.items():
         try:
-            of_bench = family.kind in protocol.handles and isinstance(family, protocol.families or (TaskFamily,))
+            of_family = family.kind in protocol.handles and isinstance(family, protocol.families or (TaskFamily,))
+            of_bench = of_family and (protocol.ranges or not bench.least)
             if of_bench and protocol.applies(plugin, settings):
                 found.append(name)
         except Exception as error:  # whatever somebody's plugin raises

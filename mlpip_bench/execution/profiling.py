@@ -21,6 +21,7 @@ from torch.utils.flop_counter import conv_flop_count, flop_registry
 from mlpip_bench.evaluation.predict import predict
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.nn.fused import plain_operations
+from mlpip_bench.tasks.stream import batches
 from mlpip_bench.training.steps import descend, loss_of, optimizer_of
 from mlpip_bench.utils.device import keep_freed_memory
 from mlpip_bench.utils.errors import UserError, one_line
@@ -153,7 +154,8 @@ def profile_trial(trial: Trial, folder: Path, reporter: Reporter) -> list[Profil
     def train_step() -> None:
         """As the loop in ``train``, drawing of the tasks included."""
         method.train()
-        descend(loss_of(method, streams["train"].batch(next(firsts), plan.tasks_per_batch)), optimizer, plan.clip_norm)
+        tasks = list(batches(streams["train"], next(firsts), plan.tasks_per_batch))
+        descend(loss_of(method, tasks), optimizer, plan.clip_norm)
 
     def test_step() -> None:
         predict(method, streams["test"], test_tasks)

@@ -14,14 +14,14 @@ from mlpip_bench.benches.added import family_named
 from mlpip_bench.benches.family import TaskFamily
 from mlpip_bench.benches.spec import BenchSpec
 from mlpip_bench.execution.fingerprint import plugin_code
-from mlpip_bench.execution.trial import Trial, Tuning
+from mlpip_bench.execution.trial import TestedOn, Trial, Tuning
 from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record
 from mlpip_bench.training.checkpoints import TrainingState, load_checkpoint
 from mlpip_bench.utils.errors import UserError
-from mlpip_bench.utils.naming import family_of
+from mlpip_bench.utils.naming import bench_of, family_of
 from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.settings import checked_value, field_types, with_values
 
@@ -67,7 +67,7 @@ def restored(path: Path, device: torch.device) -> tuple[Trial, TrainingState]:
             f"a model needs its checkpoint in the folder of its records; {checkpoint} is not there. Run the record's "
             f"command again with --results {folder} --overwrite always."
         )
-    return replace(trial, device=device), load_checkpoint(checkpoint, trial.training_key)
+    return replace(trial, device=device, tested_on=None), load_checkpoint(checkpoint, trial.training_key)
 
 
 def trial_of(record: Record) -> Trial:
@@ -78,10 +78,8 @@ def trial_of(record: Record) -> Trial:
     """
     bench, family_plugin = _bench_of(record)
     plugin = registry.method(record.method)
+    family = _family_of(bench, family_plugin, record.data)
     backbone = registry.backbone(record.backbone["name"])
-    of_tasks = family_plugin(family_plugin.Options()).task_options
-    chosen = {name: value for name, value in record.data["options"].items() if name in of_tasks}
-    family = family_plugin(with_values(family_plugin.Options, chosen, bench.family))
     config = record.config
     types = field_types(TrainingPlan)
     plan = {name: checked_value(types, name, value, record.method) for name, value in config.items() if name in types}
@@ -108,17 +106,39 @@ def trial_of(record: Record) -> Trial:
         queries=config["queries"],
         protocols=(record.protocol,),
         code=_code_now(record),
-        data=RecordedData(data["name"], data["source"], data["fingerprint"], dict(data["options"])),
+        data=_recorded(data),
         device=torch.device(record.device),
         numerics=Numerics(**numerics),
+        query_concentration=config.get("query_concentration"),
+        tested_on=_tested_on(bench, data["test_on"]) if "test_on" in data else None,
     )
 
 
+def _recorded(data: Mapping[str, Any]) -> RecordedData:
+    return RecordedData(data["name"], data["source"], data["fingerprint"], dict(data["options"]))
+
+
+def _tested_on(bench: BenchSpec, data: Mapping[str, Any]) -> TestedOn:
+    other = replace(bench, family=data["family"])
+    return TestedOn(other, _family_of(other, _plugin_of(other.family), data), _recorded(data))
+
+
+def _family_of(bench: BenchSpec, plugin: type[TaskFamily], data: Mapping[str, Any]) -> TaskFamily:
+    """With the options that a record of tasks of this data has."""
+    of_tasks = plugin(plugin.Options()).task_options
+    chosen = {name: value for name, value in data["options"].items() if name in of_tasks}
+    return plugin(with_values(plugin.Options, chosen, bench.family))
+
+
+def _plugin_of(family: str) -> type[TaskFamily]:
+    """A task family; a data set that was added need not be at hand."""
+    return registry.family(family) if family in registry.names("bench") else family_named(family)
+
+
 def _bench_of(record: Record) -> tuple[BenchSpec, type[TaskFamily]]:
-    """A record's bench and its family; a data set that was added need not be at hand."""
-    name = family_of(record.bench)
-    plugin = registry.family(name) if name in registry.names("bench") else family_named(name)
-    return plugin.read_name(record.bench) or registry.bench(record.bench), plugin
+    plugin = _plugin_of(family_of(record.bench))
+    name = bench_of(record.bench)
+    return plugin.read_name(name) or registry.bench(name), plugin
 
 
 def _as_planned(trial: Trial, record: Record) -> Trial:

@@ -67,7 +67,7 @@ def survey(trials: Sequence[Trial], config: RunConfig) -> list[Standing]:
         names = [name for name in trial.protocols if issubclass(protocols[name], EvalProtocol)]
         alone = tuple(name for name in names if always or trial.record_key(name) not in sessions)
         about = (trial.seed, trial.config, _comparable(trial.data_facts), trial.backbone_facts)
-        outdated = any(_all_but_code(trial.bench.name, trial.method, name, *about) in made for name in alone)
+        outdated = any(_all_but_code(trial.measured_as, trial.method, name, *about) in made for name in alone)
         standings[trial] = Standing(trial, alone, outdated=outdated)
     open_trials = [trial for trial, standing in standings.items() if not standing.nothing]
     for protocol, group in side_by_side_groups(open_trials):

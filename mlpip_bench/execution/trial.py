@@ -20,14 +20,44 @@ from mlpip_bench.inference.method import Method, Problem, TrainingPlan
 from mlpip_bench.inference.search import Space, drawn
 from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.records.record import path_of
-from mlpip_bench.tasks.stream import Stream
+from mlpip_bench.tasks.stream import Stream, WithUnequalQueries
 from mlpip_bench.utils.choices import DEFAULT_NORM, NormMode
+from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.naming import with_test_data
 from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.seeding import seed_from
 from mlpip_bench.utils.settings import as_json, key_of
 
-_ONLY_TEST = ("queries", "test_tasks", "compile")
+_ONLY_TEST = ("queries", "query_concentration", "test_tasks", "compile")
 """What the trained model knows nothing of."""
+
+
+@dataclass(frozen=True, eq=False)
+class TestedOn:
+    """Other data that a trained model is tested on.
+
+    Attributes:
+        bench: of the other task family, with the way and shots of the trial's own.
+        family, data: what its test tasks are made of.
+    """
+
+    bench: BenchSpec
+    family: TaskFamily
+    data: TaskSource
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a record says of it."""
+        return {"family": self.bench.family, **_facts_of(self.family, self.data)}
+
+
+def _facts_of(family: TaskFamily, data: TaskSource) -> dict[str, Any]:
+    return {
+        "name": data.name,
+        "source": data.source,
+        "fingerprint": data.fingerprint,
+        "options": {**data.options, **family.task_options},
+    }
 
 
 @dataclass(frozen=True)
@@ -66,13 +96,14 @@ class Trial:
         bench, family, method, seed: which trial.
         plugin: the method's class.
         swept: its own of the settings that a sweep tries.
-        plan, settings, norm, backbone, preset, queries: how it is trained and tested.
+        plan, settings, norm, backbone, preset, queries, query_concentration: how it is trained and tested.
         protocols: what is measured, of what was asked for: those that apply to its bench and method.
         code: fingerprints of code that does not ship with the suite, by plugin (``method versa``).
         data: what its tasks are made of.
         device: where it runs.
         numerics: how numbers are computed there.
         tuning: for the tuned companion of a trial, how its settings are chosen; plan and settings are its draw 0.
+        tested_on: what the test tasks are of, where it is not what the training tasks are of.
         note: what else its title says.
     """
 
@@ -94,15 +125,22 @@ class Trial:
     device: torch.device
     numerics: Numerics
     tuning: Tuning | None = None
+    query_concentration: float | None = None
+    tested_on: TestedOn | None = None
     note: str = ""
 
     @property
     def title(self) -> str:
         """For messages."""
         settings = "".join(f" {name}={value}" for name, value in self.swept.items())
-        return f"{self.bench.name} {self.method}{settings} {self.norm} seed {self.seed}{self.note}" + (
+        return f"{self.measured_as} {self.method}{settings} {self.norm} seed {self.seed}{self.note}" + (
             f" tuned over {self.tuning.in_words}" if self.tuning else ""
         )
+
+    @property
+    def measured_as(self) -> str:
+        """The bench of its records: its own, or with the data that it is tested on."""
+        return with_test_data(self.bench.name, self.tested_on.bench.family) if self.tested_on else self.bench.name
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
@@ -111,6 +149,7 @@ class Trial:
             "way": self.bench.way,
             "shot": self.bench.shot,
             "queries": self.queries,
+            **self._of_queries,
             "norm": self.norm,
             "preset": self.preset,
             **{name: value for name, value in as_json(self.plan).items() if name not in self.plan.OPTIONAL},
@@ -123,14 +162,17 @@ class Trial:
     @property
     def data_facts(self) -> dict[str, Any]:
         """What a record says of the data."""
-        test_classes = self.family.test_classes(self.data)
-        return {
-            "name": self.data.name,
-            "source": self.data.source,
-            "fingerprint": self.data.fingerprint,
-            "options": {**self.data.options, **self.family.task_options},
-            **({} if test_classes is None else {"test_classes": test_classes}),
-        }
+        test_family, test_data = self.family, self.data
+        found = _facts_of(self.family, self.data)
+        if other := self.tested_on:
+            test_family, test_data = other.family, other.data
+            found["test_on"] = other.facts
+        test_classes = test_family.test_classes(test_data)
+        return found | ({} if test_classes is None else {"test_classes": test_classes})
+
+    @property
+    def _of_queries(self) -> dict[str, Any]:
+        return {} if self.query_concentration is None else {"query_concentration": self.query_concentration}
 
     @property
     def backbone_facts(self) -> dict[str, Any]:
@@ -141,7 +183,7 @@ class Trial:
     @functools.cached_property
     def key(self) -> str:
         """Hash of all that decides its numbers, whatever is measured."""
-        return self._hash({})
+        return self._hash(self._of_test)
 
     @functools.cached_property
     def training_key(self) -> str:
@@ -151,7 +193,11 @@ class Trial:
     def record_key(self, protocol: str) -> str:
         """Hash of all that decides a record."""
         code = self.code.get(f"protocol {protocol}")
-        return self._hash({"protocol": protocol, **({"protocol code": code} if code else {})})
+        return self._hash({**self._of_test, "protocol": protocol, **({"protocol code": code} if code else {})})
+
+    @property
+    def _of_test(self) -> dict[str, Any]:
+        return {"tested on": self.tested_on.facts} if self.tested_on else {}
 
     def _hash(self, more: Mapping[str, Any], leave_out: tuple[str, ...] = ()) -> str:
         parts = {**self._parts, **more}
@@ -172,6 +218,7 @@ class Trial:
         }
         config = {
             **{name: value for name, (value, default) in choices.items() if value != default},
+            **self._of_queries,
             **key_of(self.plan),
             **key_of(self.numerics),
         }
@@ -217,7 +264,7 @@ class Trial:
     def record_path(self, results_folder: Path, protocol: str) -> Path:
         """Where the record of a protocol lies."""
         key = self.record_key(protocol)
-        return path_of(results_folder, self.bench.name, self.method, protocol, self.seed, key)
+        return path_of(results_folder, self.measured_as, self.method, protocol, self.seed, key)
 
     @functools.cached_property
     def problem(self) -> Problem:
@@ -228,10 +275,25 @@ class Trial:
         )
 
     def streams(self) -> dict[str, Stream]:
-        """Its task streams by split."""
-        return self.family.streams(
-            self.bench, self.data, self.plan, queries=self.queries, seed=self.seed, device=self.device
-        )
+        """Its task streams by split.
+
+        Raises:
+            UserError: tasks that the data cannot give.
+        """
+        how: dict[str, Any] = {"queries": self.queries, "seed": self.seed, "device": self.device}
+        streams = self.family.streams(self.bench, self.data, self.plan, **how)
+        if other := self.tested_on:
+            plan = dataclasses.replace(self.plan, train_queries=1)  # nothing is trained there
+            streams["test"] = other.family.streams(other.bench, other.data, plan, **how)["test"]
+        if self.query_concentration is not None:
+            test = streams["test"]
+            if not isinstance(test, WithUnequalQueries):
+                raise UserError(
+                    f"--query-concentration is for tasks that are drawn from classes of images; those of "
+                    f"{self.bench.name} are not. Leave it out."
+                )
+            streams["test"] = test.unequal(self.query_concentration)
+        return streams
 
     def build_method(self) -> Method[Any]:
         """Its method with seeded initial parameters, on its device."""

@@ -18,6 +18,7 @@ DEFAULTS: Mapping[str, object] = MappingProxyType(
         "gamma": 0.1,
         "warmup": 0,
         "data.rotations": "on",
+        "query_concentration": "none",
     }
 )
 """By the name of the fact. They stand here and do not follow the options: a record means what it meant when written."""

@@ -174,6 +174,7 @@ def _facts(record: Record, score: Scores) -> dict[str, object]:
         **{name: value for name, value in record.config.items() if name not in ("settings", "seed")},
         **{f"settings.{name}": value for name, value in record.config.get("settings", {}).items()},
         **{f"data.{name}": value for name, value in record.data.get("options", {}).items()},
+        **_facts_of_test_data(record),
         "backbone": record.backbone["name"],
         **{f"backbone.{name}": value for name, value in record.backbone["spec"].items()},
         "data.name": record.data.get("name", ""),
@@ -184,6 +185,16 @@ def _facts(record: Record, score: Scores) -> dict[str, object]:
         "queries": score.queries,
         "test_tasks": len(score.per_task),
         **code_facts(record),
+    }
+
+
+def _facts_of_test_data(record: Record) -> dict[str, object]:
+    if (other := record.data.get("test_on")) is None:
+        return {}
+    return {
+        "data.test_on": other["family"],
+        "data.test_on.fingerprint": other["fingerprint"][:12],
+        **{f"data.test_on.{name}": value for name, value in other["options"].items()},
     }
 
 

@@ -69,12 +69,20 @@ class _Config(_Part):
     settings: _Values
 
 
-class _Data(_Part):
+class _DataSet(_Part):
     name: Name
     source: Source
     fingerprint: Text
     options: _Values
+
+
+class _TestData(_DataSet):
+    family: Name
+
+
+class _Data(_DataSet):
     test_classes: Size | None = None
+    test_on: _TestData | None = None
 
 
 class _Backbone(_Part):

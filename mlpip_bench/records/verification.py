@@ -60,7 +60,11 @@ def verify(path: Path) -> Verdict:
     except UserError as error:
         return Verdict(path, "inconsistent", str(error))
     made = [(score, predictions) for score, predictions in pairs if score.metric in possible(predictions)]
-    if wrong := [fault for score, predictions in made if (fault := _fault(score, predictions))]:
+    if wrong := [
+        fault
+        for score, predictions in made
+        if (fault := _fault(score, predictions, unequal="query_concentration" in record.config))
+    ]:
         return Verdict(path, "inconsistent", "; ".join(wrong))
     if not made:
         return Verdict(path, "unverified", "no score of its own conditions can be made of its predictions")
@@ -74,8 +78,14 @@ def _of_predictions(record: Record, score: Scores) -> bool:
     return condition and score.metric in TOLERANCES
 
 
-def _fault(score: Scores, predictions: Predictions) -> str:
-    """Why recorded scores are not those of predictions; empty where they are."""
+def _fault(score: Scores, predictions: Predictions, *, unequal: bool) -> str:
+    """Why recorded scores are not those of predictions; empty where they are.
+
+    Args:
+        score: the recorded ones.
+        predictions: of the same tasks.
+        unequal: whether a task's classes may have unequal numbers of queries.
+    """
     name, recorded = f"{score.metric} ({score.model})", np.array(score.per_task)
     tasks, points = predictions.of_target.shape
     if tasks != len(recorded) or points != score.way * score.queries:
@@ -83,7 +93,9 @@ def _fault(score: Scores, predictions: Predictions) -> str:
             f"{name} is of {len(recorded)} tasks of {score.way * score.queries} queries, and its predictions are of "
             f"{tasks} tasks of {points}"
         )
-    if predictions.targets is not None and not _as_drawn(predictions.targets, score.way, score.queries):
+    if predictions.targets is not None and not _as_drawn(
+        predictions.targets, score.way, score.queries, unequal=unequal
+    ):
         return f"{name} is of {score.queries} queries of each of {score.way} classes, and its predictions are of others"
     again = SCORES[score.metric](predictions)
     if score.metric == "ece":
@@ -96,9 +108,9 @@ def _fault(score: Scores, predictions: Predictions) -> str:
     return f"{name} is not that of its predictions: {where} is {recorded[worst]:.6g}, and should be {again[worst]:.6g}"
 
 
-def _as_drawn(targets: Array, way: int, queries: int) -> bool:
-    """Whether each task has as many queries of each class."""
-    if targets.max() >= way:
-        return False
+def _as_drawn(targets: Array, way: int, queries: int, *, unequal: bool) -> bool:
+    """Whether targets are classes of the tasks, and, if they must, each has as many queries."""
+    if targets.max() >= way or unequal:
+        return bool(targets.max() < way)
     of_class = np.bincount((targets + way * np.arange(len(targets), dtype=np.int64)[:, None]).ravel())
     return bool((of_class == queries).all() and len(of_class) == way * len(targets))

@@ -9,6 +9,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -100,11 +101,14 @@ class TaskShape:
         way: classes of a task; 1 where there are none.
         shots: support points per class: one number, or one per class of a task.
         queries: query points per class.
+        concentration: where classes have unequal numbers of queries: of the Dirichlet distribution, the same for all
+            classes, that their shares are drawn from; ``queries`` is then the mean. None where all have as many.
     """
 
     way: int
     shots: int | tuple[int, ...]
     queries: int
+    concentration: float | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.shots, tuple) and len(self.shots) != self.way:
@@ -119,3 +123,29 @@ class TaskShape:
     def shots_per_class(self) -> tuple[int, ...]:
         """Support points of each of the ``way`` classes."""
         return self.shots if isinstance(self.shots, tuple) else (self.shots,) * self.way
+
+
+@dataclass(frozen=True)
+class ShapeRange:
+    """Shapes of tasks that each have a way, and each of whose classes has a shot, of its own; all equally likely.
+
+    Attributes:
+        ways, shots: the least and the largest.
+        queries, concentration: as of :class:`TaskShape`.
+    """
+
+    ways: tuple[int, int]
+    shots: tuple[int, int]
+    queries: int
+    concentration: float | None = None
+
+    @property
+    def largest(self) -> TaskShape:
+        """The shape that needs the most classes and images."""
+        return TaskShape(self.ways[1], self.shots[1], self.queries, self.concentration)
+
+    def draw(self, rng: np.random.Generator) -> TaskShape:
+        """The shape of a task."""
+        way = int(rng.integers(*self.ways, endpoint=True))
+        shots = tuple(rng.integers(*self.shots, size=way, endpoint=True).tolist())
+        return TaskShape(way, shots, self.queries, self.concentration)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mlpip_bench.datasets.base import ClassImages
-from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
+from mlpip_bench.tasks.batch import Labeled, ShapeRange, TaskBatch, TaskShape
 from mlpip_bench.tasks.stream import BLOCK, block_generator, blocks
+from mlpip_bench.tasks.unequal import queries_per_class
 from mlpip_bench.utils.errors import UserError
 
 
@@ -107,11 +109,20 @@ class ImagePool:
         classes = keys.topk(shape.way).indices
         shots = torch.tensor(shape.shots_per_class)
         most = int(shots.max())
-        instances = self.draw_images(classes, most + shape.queries, rng)
+        needed = most + shape.queries if shape.concentration is None else int(self.counts.max())
+        instances = self.draw_images(classes, needed, rng)
         in_support = torch.arange(most) < shots.unsqueeze(-1)
         labels = torch.arange(shape.way)
         support, support_y = _shuffled(instances[:, :, :most][:, in_support], labels.repeat_interleave(shots), rng)
-        query, query_y = _shuffled(instances[:, :, most:].flatten(1), labels.repeat_interleave(shape.queries), rng)
+        if shape.concentration is None:
+            query, query_y = instances[:, :, most:].flatten(1), labels.repeat_interleave(shape.queries)
+        else:
+            available, total = (self.counts[classes] - most).numpy(), shape.way * shape.queries
+            of_class = torch.from_numpy(queries_per_class(available, total, shape.concentration, rng))
+            chosen = torch.arange(needed - most) < of_class.unsqueeze(-1)
+            query = instances[:, :, most:][chosen].view(tasks, total)
+            query_y = labels.unsqueeze(-1).expand_as(chosen)[chosen].view(tasks, total)
+        query, query_y = _shuffled(query, query_y, rng)
         return TaskIndices(classes, support, query, support_y, query_y)
 
     def draw_images(
@@ -140,22 +151,25 @@ class ImagePool:
 
 
 def _shuffled(
-    index: Int[Tensor, "task point"], y: Int[Tensor, " point"], rng: np.random.Generator
+    index: Int[Tensor, "task point"], y: Int[Tensor, "*task point"], rng: np.random.Generator
 ) -> tuple[Int[Tensor, "task point"], Int[Tensor, "task point"]]:
     """Points that come class by class in a random order, each task's its own, so that no position tells a class."""
     order = torch.from_numpy(rng.random(index.shape)).argsort(1)
-    return index.gather(1, order), y[order]
+    return index.gather(1, order), y.expand_as(order).gather(1, order)
 
 
 _DRAWING = ThreadPoolExecutor(1, "drawing")
 """Draws the blocks of all image streams, so that a step seldom waits for one; its thread starts with the first."""
 
 
-class TaskStream:
+class PoolStream(abc.ABC):
     """A stream of tasks cut out of a pool of images.
 
     Task ``i`` is a function of the pool, the shape and the named seed alone: neither the batch size
     nor the device nor the method can change it.
+
+    Attributes:
+        shape: of its tasks; the largest where each has its own.
     """
 
     def __init__(self, pool: ImagePool, shape: TaskShape, *seed: str | int, split: str = "") -> None:
@@ -164,12 +178,35 @@ class TaskStream:
         self.shape = shape
         self.seed = seed
         self.device = pool.device
+
+    def reshaped(self, shape: TaskShape, *seed: str | int) -> TaskStream:
+        """Another stream of tasks, of one shape, out of the same pool."""
+        return TaskStream(self.pool, shape, *seed, split="test")
+
+    @abc.abstractmethod
+    def unequal(self, concentration: float) -> PoolStream:
+        """The same classes and support sets, with unequal numbers of queries."""
+
+    @abc.abstractmethod
+    def indices(self, first: int, tasks: int) -> TaskIndices:
+        """Classes and images of tasks ``first .. first+tasks-1``, in memory of their own."""
+
+    def batch(self, first: int, tasks: int) -> TaskBatch:
+        """Tasks ``first .. first+tasks-1`` as tensors on the pool's device."""
+        return self.pool.gather(self.indices(first, tasks))
+
+
+class TaskStream(PoolStream):
+    """Tasks of one shape."""
+
+    def __init__(self, pool: ImagePool, shape: TaskShape, *seed: str | int, split: str = "") -> None:
+        super().__init__(pool, shape, *seed, split=split)
         self._block = functools.lru_cache(maxsize=3)(self._start_block)
         self._drawn = functools.lru_cache(maxsize=2)(self._wait_for_block)
 
-    def reshaped(self, shape: TaskShape, *seed: str | int) -> TaskStream:
-        """Another stream of tasks out of the same pool."""
-        return TaskStream(self.pool, shape, *seed, split="test")
+    def unequal(self, concentration: float) -> TaskStream:
+        """The same classes and support sets, with unequal numbers of queries."""
+        return self.reshaped(dataclasses.replace(self.shape, concentration=concentration), *self.seed)
 
     def _start_block(self, block: int) -> Future[TaskIndices]:
         return _DRAWING.submit(self.pool.draw, self.shape, BLOCK, block_generator(self.seed, block))
@@ -179,7 +216,7 @@ class TaskStream:
         return self._block(block).result().to(self.device)
 
     def indices(self, first: int, tasks: int) -> TaskIndices:
-        """Classes and images of tasks ``first .. first+tasks-1``, in memory of their own."""
+        """Drawn in blocks."""
         parts = []
         for block, rows in blocks(first, tasks):
             drawn = self._drawn(block)
@@ -191,9 +228,36 @@ class TaskStream:
         """Class of each label, ``[task, way]``."""
         return self.indices(first, tasks).classes
 
-    def batch(self, first: int, tasks: int) -> TaskBatch:
-        """Tasks ``first .. first+tasks-1`` as tensors on the pool's device."""
-        return self.pool.gather(self.indices(first, tasks))
+
+class VariedTaskStream(PoolStream):
+    """Tasks that each have a way, and each of whose classes has a shot, of its own."""
+
+    def __init__(self, pool: ImagePool, shapes: ShapeRange, *seed: str | int, split: str = "") -> None:
+        super().__init__(pool, shapes.largest, *seed, split=split)
+        self.range, self.split = shapes, split
+
+    def unequal(self, concentration: float) -> VariedTaskStream:
+        """The same classes and support sets, with unequal numbers of queries."""
+        shapes = dataclasses.replace(self.range, concentration=concentration)
+        return VariedTaskStream(self.pool, shapes, *self.seed, split=self.split)
+
+    def shapes(self, first: int, tasks: int) -> list[TaskShape]:
+        """Way, shots and queries of the tasks ``first .. first+tasks-1``."""
+        return [self.range.draw(self._rng(i)) for i in range(first, first + tasks)]
+
+    def indices(self, first: int, tasks: int) -> TaskIndices:
+        """Of one task.
+
+        Raises:
+            ValueError: several are asked for.
+        """
+        if tasks != 1:
+            raise ValueError(f"tasks with shapes of their own make no batch; got {tasks}, ask for one")
+        rng = self._rng(first)
+        return self.pool.draw(self.range.draw(rng), 1, rng).to(self.device)
+
+    def _rng(self, task: int) -> np.random.Generator:
+        return block_generator((*self.seed, "shapes"), task)
 
 
 class HeldOutStream:

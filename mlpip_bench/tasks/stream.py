@@ -40,6 +40,28 @@ class OfClasses(Protocol):
         """Which class each label is, ``[task, way]``, in tasks ``first .. first+tasks-1``."""
 
 
+@runtime_checkable
+class OfShapes(Protocol):
+    """A stream whose tasks have a shape each; its ``shape`` is the largest, and its batches are of one task."""
+
+    def shapes(self, first: int, tasks: int) -> list[TaskShape]:
+        """Way, shots and queries of the tasks ``first .. first+tasks-1``."""
+
+
+@runtime_checkable
+class WithUnequalQueries(Protocol):
+    """A stream whose tasks could have unequal numbers of queries of their classes."""
+
+    def unequal(self, concentration: float) -> Stream:
+        """The same classes and support sets, with queries as :class:`~mlpip_bench.tasks.batch.TaskShape` says."""
+
+
+def batches(stream: Stream, first: int, tasks: int) -> Iterator[TaskBatch]:
+    """The tasks ``first .. first+tasks-1``: all at once, or, where each has a shape of its own, one by one."""
+    size = 1 if isinstance(stream, OfShapes) else tasks
+    return (stream.batch(i, size) for i in range(first, first + tasks, size))
+
+
 def blocks(first: int, tasks: int) -> Iterator[tuple[int, slice]]:
     """Numbers of the blocks that hold the tasks ``first .. first+tasks-1``, and their rows in each."""
     for block in range(first // BLOCK, (first + tasks - 1) // BLOCK + 1):

@@ -17,7 +17,7 @@ from mlpip_bench.evaluation.metrics import Metric
 from mlpip_bench.evaluation.predict import ZeroProbabilityError, predict, score
 from mlpip_bench.inference.method import Method, TrainingPlan
 from mlpip_bench.nn.backbone import Backbone
-from mlpip_bench.tasks.stream import Stream
+from mlpip_bench.tasks.stream import Stream, batches
 from mlpip_bench.training.checkpoints import TrainingState, add_environment, load_checkpoint, restore, save_checkpoint
 from mlpip_bench.training.steps import optimizer_of, step_of
 from mlpip_bench.utils import interrupts
@@ -133,8 +133,8 @@ def train(
         while state.iteration < plan.iterations:
             torch.manual_seed(seed_from("noise", seed, state.iteration))
             method.train()
-            batch = training.batch(state.iteration * plan.tasks_per_batch, plan.tasks_per_batch)
-            unread.append((state.iteration, take_step(batch, plan.rate(state.iteration))))
+            tasks = list(batches(training, state.iteration * plan.tasks_per_batch, plan.tasks_per_batch))
+            unread.append((state.iteration, take_step(tasks, plan.rate(state.iteration))))
             if len(unread) >= _STEPS_BETWEEN_READS.get(device.type, 1):
                 read()
             state.iteration += 1 if state.model else plan.iterations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -28,16 +28,29 @@ _LARGEST_DIFFERENCE = 0.05
 class Step(Protocol):
     """Takes tasks and a learning rate, moves the parameters once, and returns the loss before that."""
 
-    def __call__(self, batch: TaskBatch, rate: float) -> Float[Tensor, ""]:
-        """One step; the loss has no gradient any more, and stays on its device."""
+    def __call__(self, batches: Sequence[TaskBatch], rate: float) -> Float[Tensor, ""]:
+        """One step on tasks, those of one shape together; its loss has no gradient, and stays on its device."""
 
 
-def loss_of(method: Method[Any], batch: TaskBatch) -> Float[Tensor, ""]:
-    """The loss of a training step, for which a GPU takes support sets and queries through the backbone at once.
+def loss_of(method: Method[Any], batches: Sequence[TaskBatch]) -> Float[Tensor, ""]:
+    """The loss of a training step, the mean over all its tasks.
+
+    Args:
+        method: in training mode.
+        batches: the tasks, those of one shape together.
 
     Raises:
         TrialError: it is no scalar with a gradient.
     """
+    first, *others = [_loss_of_batch(method, batch) for batch in batches]
+    if not others:
+        return first
+    tasks = first.new_tensor([batch.support.tasks for batch in batches])
+    return torch.stack([first, *others]) @ (tasks / tasks.sum())
+
+
+def _loss_of_batch(method: Method[Any], batch: TaskBatch) -> Float[Tensor, ""]:
+    """A GPU takes support sets and queries through the backbone at once."""
     with features_in_one_pass(method, batch):
         loss = method.loss(batch)
     trainable = any(True for _ in method.parameters())
@@ -79,11 +92,11 @@ class EagerStep:
     def __init__(self, method: Method[Any], optimizer: torch.optim.Optimizer, clip_norm: float) -> None:
         self.method, self.optimizer, self.clip_norm = method, optimizer, clip_norm
 
-    def __call__(self, batch: TaskBatch, rate: float | Tensor) -> Tensor:
+    def __call__(self, batches: Sequence[TaskBatch], rate: float | Tensor) -> Tensor:
         """One step; the rate of a graph is a tensor."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        loss = loss_of(self.method, batch)
+        loss = loss_of(self.method, batches)
         descend(loss, self.optimizer, self.clip_norm)
         return loss.detach()
 
@@ -115,12 +128,15 @@ class GraphedStep:
         self.graphed = True
         self._static: tuple[TaskBatch, Tensor, Replay] | None = None
 
-    def __call__(self, batch: TaskBatch, rate: float) -> Tensor:
+    def __call__(self, batches: Sequence[TaskBatch], rate: float) -> Tensor:
         """One step."""
+        if len(batches) > 1:  # of shapes that no later step has again
+            return self.eager(batches, rate)
+        (batch,) = batches
         self.done += 1
         if self.graphed and self.done <= _STEPS_BEFORE:
             with self.warm_up():
-                return self.eager(batch, rate)
+                return self.eager([batch], rate)
         if self.graphed and self._static is None:
             self._capture(batch, rate)
         elif self._static is not None and _shapes(batch) == _shapes(self._static[0]):
@@ -129,7 +145,7 @@ class GraphedStep:
                 ours.copy_(given)
             static_rate.fill_(rate)
             return self._compared(replay, batch, rate) if self.done == _STEPS_BEFORE + 2 else replay().clone()
-        return self.eager(batch, rate)
+        return self.eager([batch], rate)
 
     def _capture(self, batch: TaskBatch, rate: float) -> None:
         parts = [Labeled(part.x.clone(), part.y.clone(), part.way) for part in (batch.support, batch.query)]
@@ -137,7 +153,7 @@ class GraphedStep:
 
         def work() -> Tensor:
             # Of views, so that what a batch keeps of itself is made within.
-            return self.eager(TaskBatch(*(Labeled(p.x, p.y, p.way) for p in parts)), static_rate)
+            return self.eager([TaskBatch(*(Labeled(p.x, p.y, p.way) for p in parts))], static_rate)
 
         try:
             self._static = static, static_rate, self.capture(work)
@@ -153,7 +169,7 @@ class GraphedStep:
         for tensor, value in zip(state, before, strict=True):
             tensor.copy_(value)
         torch.manual_seed(seed)
-        loss = self.eager(batch, rate)
+        loss = self.eager([batch], rate)
         # Of the parameters, which come first; the optimizer's counts of its steps would outweigh what these move by.
         parameters = len(list(self.eager.method.parameters()))
         moves = [

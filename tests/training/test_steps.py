@@ -39,7 +39,7 @@ def trained(name: str, wrap, stream: TaskStream, device: str = "cpu"):
         for iteration in range(PLAN.iterations):
             torch.manual_seed(iteration)
             batch = in_float64(stream.batch(iteration * 2, 2))
-            losses.append(step(batch, PLAN.rate(iteration)))
+            losses.append(step([batch], PLAN.rate(iteration)))
     return torch.stack(losses), method.state_dict(), step
 
 
@@ -121,7 +121,7 @@ def test_batches_of_another_shape_are_not_given_to_a_graph():
     eager = EagerStep(method, optimizer_of(method, PLAN), 0.0)
     step = GraphedStep(eager, print, capture=lambda work: lambda: replays.append(1) or work())
     for tasks in (2, 2, 2, 2, 2, 1, 2):
-        step(stream.batch(0, tasks), 0.01)
+        step([stream.batch(0, tasks)], 0.01)
     assert len(replays) == 2
 
 
