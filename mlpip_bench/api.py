@@ -26,7 +26,7 @@ from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.evaluation.protocol import Evaluation, compiled_for_tests
 from mlpip_bench.execution import options, planning, restoring, scheduler
 from mlpip_bench.execution.config import RUNS
-from mlpip_bench.execution.measuring import make_record, scores_of_protocol, train_trial
+from mlpip_bench.execution.measuring import make_record, scores_of, train_trial
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.distributions import to_float64
 from mlpip_bench.inference.method import Method, Posterior, TrainingPlan
@@ -334,7 +334,7 @@ def evaluate(
         chooses = trial.family.validation_metrics[0].name
         for name in chosen:
             began = time.monotonic()
-            scores = [dataclasses.replace(s, chosen_by=chooses) for s in scores_of_protocol(name, evaluation)]
+            scores = [dataclasses.replace(s, chosen_by=chooses) for s in scores_of(trial.protocol(name), evaluation)]
             took = time.monotonic() - began
             records.append(make_record(trial, method, model.training, name, scores, alone, took, {}))
     return to_frame(records)

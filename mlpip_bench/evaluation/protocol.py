@@ -22,6 +22,7 @@ from mlpip_bench.records.record import Model, Scores
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.progress import Quiet, Reporter
+from mlpip_bench.utils.settings import NoSettings
 
 
 class MeasurementRule(abc.ABC):
@@ -34,6 +35,10 @@ class MeasurementRule(abc.ABC):
         families: classes of the only task families that it can measure; none for all.
         ranges: whether it can measure tasks that each have a way and shots of their own (``omni2..20w1..10s``).
         default: whether it is measured where no protocol is named.
+        Settings: frozen dataclass of its own settings (``--set PROTOCOL.NAME=VALUE``), with defaults.
+
+    Args:
+        settings: an instance of ``Settings``; None for the defaults.
     """
 
     description: ClassVar[str]
@@ -42,6 +47,17 @@ class MeasurementRule(abc.ABC):
     families: ClassVar[tuple[type, ...]] = ()
     ranges: ClassVar[bool] = True
     default: ClassVar[bool] = False
+    Settings: ClassVar[type] = NoSettings
+
+    def __init__(self, settings: Any = None) -> None:
+        self.settings = self.Settings() if settings is None else settings
+
+    def check(self, test: Stream) -> None:  # noqa: B027  # most have nothing to refuse
+        """Refuse test tasks that cannot be measured with the settings, before anything is trained.
+
+        Raises:
+            UserError: what the rule is, what came, what to do.
+        """
 
     def applies(self, plugin: type[Method[Any]], settings: Any) -> bool:  # noqa: ARG002  # for those that override it
         """Whether a method with these settings has what is measured; all do, unless a protocol says otherwise."""

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from mlpip_bench import registry
 from mlpip_bench.evaluation.predict import chunk_size, predict
-from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
+from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation, MeasurementRule
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.status import Standing
 from mlpip_bench.execution.trial import Trial
@@ -87,7 +86,8 @@ def _estimate(trial: Trial, protocols: Sequence[str], reached: int, held: int) -
         at_once = min(chunk_size(streams["test"]), plan.test_tasks)
         test_bytes = peak_bytes(lambda: evaluation.predictions, device) // evaluation.tasks * at_once
         vars(evaluation).pop("predictions")
-        test = sum(_seconds(lambda: _measure(name, evaluation), device) for name in protocols) / evaluation.tasks  # noqa: B023
+        rules = map(trial.protocol, protocols)
+        test = sum(_seconds(lambda: _measure(rule, evaluation), device) for rule in rules) / evaluation.tasks  # noqa: B023
     left = plan.iterations - reached
     models = (
         2 if left or plan.iterations > plan.validate_every else 1
@@ -98,8 +98,7 @@ def _estimate(trial: Trial, protocols: Sequence[str], reached: int, held: int) -
     return Estimate(seconds, max(step_bytes, test_bytes) + (held if device.type == "cpu" else 0))
 
 
-def _measure(name: str, evaluation: Evaluation) -> None:
-    protocol = registry.protocol(name)()
+def _measure(protocol: MeasurementRule, evaluation: Evaluation) -> None:
     assert isinstance(protocol, EvalProtocol)
     protocol.measure(evaluation)
 

@@ -14,7 +14,14 @@ from mlpip_bench import registry
 from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.evaluation.keeping import to_keep
 from mlpip_bench.evaluation.predict import predict
-from mlpip_bench.evaluation.protocol import Contender, EvalProtocol, Evaluation, SideBySideProtocol, compiled_for_tests
+from mlpip_bench.evaluation.protocol import (
+    Contender,
+    EvalProtocol,
+    Evaluation,
+    MeasurementRule,
+    SideBySideProtocol,
+    compiled_for_tests,
+)
 from mlpip_bench.execution.fingerprint import NUMBERS_VERSION, engine_code, requirements
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.method import Method
@@ -28,6 +35,7 @@ from mlpip_bench.utils.device import environment
 from mlpip_bench.utils.errors import TrialError, UserError, message_in_one_line, one_line
 from mlpip_bench.utils.numerics import SCORED
 from mlpip_bench.utils.progress import Reporter
+from mlpip_bench.utils.settings import as_json
 
 
 def train_and_measure(
@@ -156,7 +164,7 @@ def measure_side_by_side(
             contenders[trial] = Contender(trial.title, method, trial.plan, trial.streams(), build), state
         except (Exception, SystemExit) as error:  # one that fails takes no other with it
             failed[trial.key] = error
-    protocol = registry.protocol(name)()
+    protocol = trials[0].protocol(name)  # one, with its settings, for all trials of a run
     assert isinstance(protocol, SideBySideProtocol)  # that is what these trials are grouped by
     with trials[0].numerics.applied():  # one for all trials of a run
         measured = protocol.measure([contender for contender, _ in contenders.values()], reporter)
@@ -198,7 +206,7 @@ def make_record(
         seed=trial.seed,
         device=trial.device.type,
         inductive=inductive,
-        config=trial.config,
+        config=trial.config | settings_of(trial, protocol),
         data=trial.data_facts,
         backbone=trial.backbone_facts,
         scores=tuple(scores),
@@ -217,6 +225,12 @@ def make_record(
         seconds=seconds,
         environment={**environment(trial.device), "code": code_facts(trial, protocol), **session},
     )
+
+
+def settings_of(trial: Trial, protocol: str) -> dict[str, Any]:
+    """What a record's configuration says of the protocol's own settings; nothing where all are at their defaults."""
+    settings = trial.protocol_settings.get(protocol)
+    return {} if settings is None else {"protocol_settings": as_json(settings)}
 
 
 def code_facts(trial: Trial, protocol: str) -> dict[str, Any]:
@@ -269,7 +283,7 @@ def _measure(
             if not last and iteration not in {chosen[by][0] for by in by_metric[name].values()}:
                 continue
             try:
-                found = scores_of_protocol(name, evaluation)
+                found = scores_of(trial.protocol(name), evaluation)
             except UserError:
                 raise
             except (Exception, SystemExit) as error:  # one that fails takes no other with it
@@ -310,9 +324,8 @@ def _chosen(trial: Trial, trained: TrainingState) -> dict[str, tuple[int, State]
     return {first: (trained.best_iteration, trained.best_model), **others}
 
 
-def scores_of_protocol(name: str, evaluation: Evaluation) -> list[Scores]:
+def scores_of(protocol: MeasurementRule, evaluation: Evaluation) -> list[Scores]:
     """What a protocol gives; raises whatever it raises, and TrialError for what are not scores of the test tasks."""
-    protocol = registry.protocol(name)()
     assert isinstance(protocol, EvalProtocol)  # the others measure several models at once
     scores = protocol.measure(evaluation)
     if not (isinstance(scores, list) and scores and all(isinstance(s, Scores) for s in scores)):

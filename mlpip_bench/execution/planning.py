@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -27,7 +27,7 @@ from mlpip_bench.utils.choices import NORM_MODES, SourceChoice
 from mlpip_bench.utils.device import resolve_device
 from mlpip_bench.utils.errors import UserError, one_line, unknown_name
 from mlpip_bench.utils.progress import Reporter
-from mlpip_bench.utils.settings import with_values
+from mlpip_bench.utils.settings import key_of, with_values
 
 CONCENTRATIONS = 0.01, 100
 """Below them nearly all queries are of one class, and above them all classes have nearly as many."""
@@ -65,8 +65,14 @@ def plan_trials(
     entered = {bench: config.methods or _default_methods(bench, families[bench.family]) for bench in benches}
     at_hand = methods or {}
     plugins = {name: at_hand.get(name) or registry.method(name) for names in entered.values() for name in names}
-    protocols = {name: registry.protocol(name)() for name in config.protocols or _default_protocols()}
-    _check_names(config, families, plugins)
+    of_protocols = {name: registry.protocol(name) for name in config.protocols or _default_protocols()}
+    _check_names(config, families, plugins, of_protocols)
+    protocol_settings = {
+        name: with_values(plugin.Settings, config.overrides[name], name)
+        for name, plugin in of_protocols.items()
+        if config.overrides.get(name)
+    }
+    protocols = {name: plugin(protocol_settings.get(name)) for name, plugin in of_protocols.items()}
     pairs = [(bench, name) for bench in benches for name in entered[bench]]
     for bench, name in pairs:
         _check_kind(bench, families[bench.family], name, plugins[name])
@@ -106,6 +112,7 @@ def plan_trials(
                         query_concentration=config.query_concentration,
                         tested_on=tested_on[bench],
                         protocols=applicable,
+                        protocol_settings={n: s for n, s in protocol_settings.items() if n in applicable and key_of(s)},
                         code=codes(name, (bench.family, *elsewhere), backbones[bench].name, applicable),
                         data=source,
                         device=device,
@@ -161,10 +168,17 @@ def _check_words(config: RunConfig) -> None:
         )
 
 
-def _check_names(config: RunConfig, families: Iterable[str], plugins: Iterable[str]) -> None:
-    """Refuse settings of methods, and options of task families, that are not part of the run."""
+def _check_names(
+    config: RunConfig, families: Iterable[str], plugins: Iterable[str], protocols: Collection[str]
+) -> None:
+    """Refuse settings of methods and protocols, and options of task families, that are not part of the run."""
     for option, settings in (("--set", config.overrides), ("--sweep", config.sweeps)):
-        for name in settings.keys() - {"*"} - set(plugins):
+        measured = set(protocols) if option == "--set" else set()  # what a sweep tries is trained
+        for name in settings.keys() - {"*"} - set(plugins) - measured:
+            if name in registry.protocol_names() and option == "--set":
+                raise UserError(
+                    f"{option} names a protocol of the run; {name!r} is not among --protocols {','.join(protocols)}."
+                )
             if name not in (installed := registry.method_names()):
                 raise unknown_name(f"method in {option}", name, installed)
             raise UserError(f"{option} names a method of the run; {name!r} is not among --methods {','.join(plugins)}.")
@@ -319,7 +333,9 @@ def _resolve(
 
 def _check(trial: Trial, folder: Path) -> None:
     """What a trial's work would refuse, without reading an image or building a model."""
-    trial.streams()
+    test = trial.streams()["test"]
+    for name in trial.protocols:
+        trial.protocol(name).check(test)
     if (checkpoint := trial.checkpoint(folder)).exists():
         load_checkpoint(checkpoint, trial.training_key)
     trial.plugin.check(trial.problem, trial.settings)

@@ -109,9 +109,16 @@ def trial_of(record: Record) -> Trial:
         data=_recorded(data),
         device=torch.device(record.device),
         numerics=Numerics(**numerics),
+        protocol_settings=_protocol_settings(record),
         query_concentration=config.get("query_concentration"),
         tested_on=_tested_on(bench, data["test_on"]) if "test_on" in data else None,
     )
+
+
+def _protocol_settings(record: Record) -> dict[str, Any]:
+    if (found := record.config.get("protocol_settings")) is None:
+        return {}
+    return {record.protocol: with_values(registry.protocol(record.protocol).Settings, _tuples(found), record.protocol)}
 
 
 def _recorded(data: Mapping[str, Any]) -> RecordedData:

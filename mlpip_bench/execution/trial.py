@@ -7,14 +7,16 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mlpip_bench import registry
 from mlpip_bench.benches.family import PRESETS, TEST_QUERIES, TaskFamily, TaskSource
 from mlpip_bench.benches.spec import BenchSpec
+from mlpip_bench.evaluation.protocol import MeasurementRule
 from mlpip_bench.execution.fingerprint import NUMBERS_VERSION
 from mlpip_bench.inference.method import Method, Problem, TrainingPlan
 from mlpip_bench.inference.search import Space, drawn
@@ -98,6 +100,7 @@ class Trial:
         swept: its own of the settings that a sweep tries.
         plan, settings, norm, backbone, preset, queries, query_concentration: how it is trained and tested.
         protocols: what is measured, of what was asked for: those that apply to its bench and method.
+        protocol_settings: of the protocols whose settings are not all at their defaults.
         code: fingerprints of code that does not ship with the suite, by plugin (``method versa``).
         data: what its tasks are made of.
         device: where it runs.
@@ -127,6 +130,7 @@ class Trial:
     tuning: Tuning | None = None
     query_concentration: float | None = None
     tested_on: TestedOn | None = None
+    protocol_settings: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
 
     @property
@@ -192,8 +196,17 @@ class Trial:
 
     def record_key(self, protocol: str) -> str:
         """Hash of all that decides a record."""
-        code = self.code.get(f"protocol {protocol}")
-        return self._hash({**self._of_test, "protocol": protocol, **({"protocol code": code} if code else {})})
+        code, settings = self.code.get(f"protocol {protocol}"), self.protocol_settings.get(protocol)
+        parts = {
+            "protocol": protocol,
+            **({"protocol code": code} if code else {}),
+            **({"protocol settings": key_of(settings)} if settings else {}),
+        }
+        return self._hash({**self._of_test, **parts})
+
+    def protocol(self, name: str) -> MeasurementRule:
+        """One of the protocols, with its settings."""
+        return registry.protocol(name)(self.protocol_settings.get(name))
 
     @property
     def _of_test(self) -> dict[str, Any]:
@@ -280,11 +293,14 @@ class Trial:
         Raises:
             UserError: tasks that the data cannot give.
         """
-        how: dict[str, Any] = {"queries": self.queries, "seed": self.seed, "device": self.device}
-        streams = self.family.streams(self.bench, self.data, self.plan, **how)
-        if other := self.tested_on:
+        device, other = self.device, self.tested_on
+        queries = 1 if other else self.queries  # nothing is tested there
+        streams = self.family.streams(self.bench, self.data, self.plan, queries=queries, seed=self.seed, device=device)
+        if other:
             plan = dataclasses.replace(self.plan, train_queries=1)  # nothing is trained there
-            streams["test"] = other.family.streams(other.bench, other.data, plan, **how)["test"]
+            streams["test"] = other.family.streams(
+                other.bench, other.data, plan, queries=self.queries, seed=self.seed, device=device
+            )["test"]
         if self.query_concentration is not None:
             test = streams["test"]
             if not isinstance(test, WithUnequalQueries):

@@ -169,10 +169,15 @@ def facts(record: Record, score: Scores) -> dict[str, object]:
     return {**known, **dict.fromkeys(sorted(names), "tuned")}
 
 
+_GROUPS = ("settings", "protocol_settings", "seed")
+"""Of a configuration: what has names of its own among the facts, and the seed, which is none."""
+
+
 def _facts(record: Record, score: Scores) -> dict[str, object]:
     return {
-        **{name: value for name, value in record.config.items() if name not in ("settings", "seed")},
+        **{name: value for name, value in record.config.items() if name not in _GROUPS},
         **{f"settings.{name}": value for name, value in record.config.get("settings", {}).items()},
+        **{f"protocol.{name}": value for name, value in record.config.get("protocol_settings", {}).items()},
         **{f"data.{name}": value for name, value in record.data.get("options", {}).items()},
         **_facts_of_test_data(record),
         "backbone": record.backbone["name"],

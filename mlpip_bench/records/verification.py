@@ -60,11 +60,8 @@ def verify(path: Path) -> Verdict:
     except UserError as error:
         return Verdict(path, "inconsistent", str(error))
     made = [(score, predictions) for score, predictions in pairs if score.metric in possible(predictions)]
-    if wrong := [
-        fault
-        for score, predictions in made
-        if (fault := _fault(score, predictions, unequal="query_concentration" in record.config))
-    ]:
+    unequal = "query_concentration" in record.config
+    if wrong := [fault for score, predictions in made if (fault := _fault(score, predictions, unequal=unequal))]:
         return Verdict(path, "inconsistent", "; ".join(wrong))
     if not made:
         return Verdict(path, "unverified", "no score of its own conditions can be made of its predictions")
@@ -93,9 +90,8 @@ def _fault(score: Scores, predictions: Predictions, *, unequal: bool) -> str:
             f"{name} is of {len(recorded)} tasks of {score.way * score.queries} queries, and its predictions are of "
             f"{tasks} tasks of {points}"
         )
-    if predictions.targets is not None and not _as_drawn(
-        predictions.targets, score.way, score.queries, unequal=unequal
-    ):
+    drawn = predictions.targets
+    if drawn is not None and not _as_drawn(drawn, score.way, score.queries, unequal=unequal):
         return f"{name} is of {score.queries} queries of each of {score.way} classes, and its predictions are of others"
     again = SCORES[score.metric](predictions)
     if score.metric == "ece":

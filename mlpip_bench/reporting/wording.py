@@ -182,7 +182,13 @@ def few_classes(entry: Entry) -> str:
     count, way = entry.record.data.get("test_classes"), entry.score.way
     if not isinstance(count, int) or way < 2 or count >= max(20, 4 * way):
         return ""
-    return f"{entry.bench} has {count}, of which a task has {way} ({math.comb(count, way):,} combinations)"
+    possible = math.comb(count, way)
+    many = f" ({possible:,} combinations)" if possible < _MANY else ""
+    return f"{entry.bench} has {count}, of which a task has {way}{many}"
+
+
+_MANY = 10**9
+"""Combinations whose number nobody needs."""
 
 
 class Notes:

@@ -44,7 +44,7 @@ def _in_proportion(total: int, weights: NDArray[np.float64], among: NDArray[np.b
     if weights.sum() <= 0:  # shares so small that they are 0
         weights = among.astype(float)
     exact = total * weights / weights.sum()
-    found = np.floor(exact).astype(np.int64)
+    found: Counts = np.floor(exact).astype(np.int64)
     missing = total - int(found.sum())
     found[np.argsort(found - exact, kind="stable")[:missing]] += 1
     return found

@@ -15,6 +15,35 @@ def test_the_grammar_takes_any_way_and_shot():
     assert registry.bench("mini05w1s").name == "mini5w1s"
 
 
+def test_way_and_shot_of_classes_of_images_may_be_ranges():
+    bench = registry.bench("omni2..20w1..10s")
+    assert (bench.name, bench.family, bench.way, bench.shot) == ("omni2..20w1..10s", "omni", 20, 10)
+    assert (bench.range_of("way"), bench.range_of("shot")) == ((2, 20), (1, 10))
+    one = registry.bench("mini05w01..5s")
+    assert (one.name, one.range_of("way"), one.range_of("shot")) == ("mini5w1..5s", (5, 5), (1, 5))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("omni5..5w1s", "from a number to a larger one"),
+        ("omni20..5w1s", "from a number to a larger one"),
+        ("omni1..5w1s", "way of a bench is at least 2"),
+        ("omni5w0..2s", "shot of a bench is at least 1"),
+        ("omni2..20000w1s", "at most 10000"),
+        ("omni5w1..9999999999999s", "at most 10000"),
+        ("omni2...5w1s", "unknown bench"),
+        ("omni2..5..9w1s", "unknown bench"),
+        ("omni..5w1s", "unknown bench"),
+        ("linear2..5s", "shot may be a range only where"),
+        ("context1..16s", "unknown bench"),
+    ],
+)
+def test_ranges_that_are_none_are_refused(name, says):
+    with pytest.raises(UserError, match=says):
+        registry.bench(name)
+
+
 @pytest.mark.parametrize("name", ["omni", "omni5w", "5w1s", "cifar5w1s", "omni5w1s ", "omni-5w1s", "omni5w1s2", ""])
 def test_other_names_are_refused_with_the_grammar(name):
     with pytest.raises(UserError, match="way"):

@@ -3,6 +3,7 @@
 A command of the suite is run in this process, in a folder that has the committed ``results``, and ``runs`` of a user.
 """
 
+import dataclasses
 import re
 import shlex
 import shutil
@@ -265,6 +266,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+FewWays = dataclasses.make_dataclass(
+    "FewWays", [("ways", tuple[int, ...], (5, 100)), ("shots", tuple[int, ...], (1, 15))], frozen=True
+)
+
+
 @pytest.fixture
 def cheap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Small stand-ins, one conformance check, few timings and ways; and the worked plugin is installed."""
@@ -277,8 +283,7 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(timing, "REPEATS", 1)
     monkeypatch.setattr(timing, "LARGEST_BATCH", 1)
     monkeypatch.setattr(timing, "VARIANTS", {})
-    monkeypatch.setattr(versatility, "WAYS", (5, 100))
-    monkeypatch.setattr(versatility, "SHOTS", (1, 15))
+    monkeypatch.setattr(versatility.Versatility, "Settings", FewWays)
     monkeypatch.syspath_prepend(EXAMPLE)
     entry_points = registry.entry_points
     monkeypatch.setattr(

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from mlpip_bench.methods.protonets import ProtoNets
-from mlpip_bench.protocols.versatility import SHOTS, WAYS, Versatility
+from mlpip_bench.protocols.versatility import Settings, Versatility
 from torch.distributions import Categorical
 
 from builders import backbone, budget, invoke, make_pool
@@ -15,6 +15,8 @@ from mlpip_bench.records import store
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import TaskStream
 from mlpip_bench.utils.settings import NoSettings
+
+WAYS, SHOTS = Settings.ways, Settings.shots
 
 
 class Sees(Method[Delta]):

@@ -60,7 +60,7 @@ def test_a_replayed_step_has_the_numbers_of_the_step(name):
 
 def frozen_tasks(eager, work):
     batch = in_float64(streams()[0].batch(100, 2))
-    return lambda: eager(batch, 0.01)
+    return lambda: eager([batch], 0.01)
 
 
 def frozen_noise(eager, work):
