@@ -3,8 +3,8 @@
 1/M sum_m [argmax_c p(c | x_m, D) = y_m]. The argmax is that of the mean predictive probability over samples
 of psi, not of averaged logits.
 
-Where each task has a way of its own (``omni2..20w1s``), accuracy above chance, (accuracy - 1/way) / (1 - 1/way), stands
-beside it, and the detail ``ways`` has the way of each task.
+Where each task has a way of its own (``omni2..20w1s``), accuracy above chance comes with it, (accuracy - 1/way) /
+(1 - 1/way), and the detail ``ways`` has the way of each task.
 """
 
 from __future__ import annotations

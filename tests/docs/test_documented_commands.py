@@ -258,7 +258,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_classes(folder / "pictures" / "birds", [f"bird {number}" for number in range(30)], 12)
     labels = np.arange(300) % 30
     np.savez(folder / "features.npz", labels=labels, features=np.random.default_rng(0).normal(size=(300, 5)))
-    for name in ("birds", "birds64"):
+    for name in ("birds", "birds64", "butterflies"):
         invoke("data", "add", name, "--from", folder / "pictures" / "birds", "--data-root", folder / "my-data")
     of_vectors = ("--from", folder / "features.npz", "--pretrained-on", "nothing")
     invoke("data", "add", "vectors", *of_vectors, "--data-root", folder / "my-data")
