@@ -38,7 +38,8 @@ class RunConfig:
         query_concentration: None for as many queries of each class at test; else of the Dirichlet distribution that
             the shares of a task's classes are drawn from.
         test_on: task family that the test tasks are of; None for the bench's own.
-        overrides: fields of plan or settings, for all methods (key ``"*"``) or by method.
+        overrides: fields of plan or settings, for all methods (key ``"*"``) or by method; settings of
+            protocols, by protocol.
         sweeps: several such settings, each of which makes trials of its own, likewise by method.
         tune: how many settings of each method are tried in its tuned trial; None for no such trials.
         select: metric of the validation tasks that chooses among them; None for the first of the bench's.
@@ -91,14 +92,15 @@ class RunConfig:
             m: [dict(t) for t in dict.fromkeys(tuple(c.swept.items()) for c in trials if c.method == m)]
             for m in methods
         }
+        protocols = tuple(dict.fromkeys(name for trial in trials for name in trial.protocols))
         return dataclasses.replace(
             self,
             methods=methods,
-            protocols=tuple(dict.fromkeys(name for trial in trials for name in trial.protocols)),
+            protocols=protocols,
             benches=tuple(dict.fromkeys(trial.bench.name for trial in trials)),
             seeds=tuple(dict.fromkeys(trial.seed for trial in trials)),
             norms=tuple(dict.fromkeys(trial.norm for trial in trials)),
-            overrides={name: self.overrides[name] for name in ("*", *methods) if name in self.overrides},
+            overrides={name: self.overrides[name] for name in ("*", *methods, *protocols) if name in self.overrides},
             sweeps=swept,
             data_root=self.data_root and self.data_root.expanduser().absolute(),
             results=self.results.absolute(),

@@ -210,7 +210,15 @@ class Trial:
 
     @property
     def _of_test(self) -> dict[str, Any]:
-        return {"tested on": self.tested_on.facts} if self.tested_on else {}
+        """What of its key training knows nothing of."""
+        if self.tested_on is None:
+            return {}
+        code = self.code.get(self._test_plugin)
+        return {"tested on": self.tested_on.facts, **({"tested on code": code} if code else {})}
+
+    @property
+    def _test_plugin(self) -> str:
+        return f"bench {self.tested_on.bench.family}" if self.tested_on else ""
 
     def _hash(self, more: Mapping[str, Any], leave_out: tuple[str, ...] = ()) -> str:
         parts = {**self._parts, **more}
@@ -246,7 +254,11 @@ class Trial:
             "task options": {n: v for n, v in self.family.task_options.items() if n in changed_options},
             "config": config,
             "settings": key_of(self.settings),
-            "code": {plugin: code for plugin, code in self.code.items() if not plugin.startswith("protocol ")},
+            "code": {
+                plugin: code
+                for plugin, code in self.code.items()
+                if not plugin.startswith("protocol ") and plugin != self._test_plugin
+            },
             **({"tuned": self.tuning.as_json()} if self.tuning else {}),
         }
 

@@ -5,6 +5,7 @@ from mlpip_bench.methods.protonets import ProtoNets
 from mlpip_bench.protocols.versatility import Settings, Versatility
 from torch.distributions import Categorical
 
+import mlpip_bench
 from builders import backbone, budget, invoke, make_pool
 from mlpip_bench import registry
 from mlpip_bench.evaluation.predict import chunk_size
@@ -46,11 +47,11 @@ class Sees(Method[Delta]):
         raise NotImplementedError
 
 
-def stream(classes=110, images=20, way=5, shot=2):
+def stream(classes=110, images=20, way=5, shot=2, queries=15):
     """Every image of a class is the class's number."""
     numbers = np.arange(classes, dtype=np.uint8)[:, None, None, None, None]
     pool = make_pool(np.broadcast_to(numbers, (classes, images, 1, 4, 4)))
-    return TaskStream(pool, TaskShape(way, shot, 15), "d5w2s", "test", split="test")
+    return TaskStream(pool, TaskShape(way, shot, queries), "d5w2s", "test", split="test")
 
 
 def test_every_way_and_shot_is_asked_of_one_model_with_as_many_queries():
@@ -97,6 +98,50 @@ def test_it_applies_where_way_and_shot_may_change():
 
     assert not Versatility().applies(Fixed, None)
     assert all(Versatility().applies(registry.method(name), None) for name in ("versa", "maml", "protonets", "cnp"))
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ways_and_shots_are_settings_and_part_of_the_record(tmp_path, jobs):
+    command = ["run", "--bench", "omni5w1s", "--methods", "protonets,cnp", "--protocols", "versatility"]
+    command += ["--source", "procedural", "--backbone", "conv4,channels=4", "--results", tmp_path, "--jobs", jobs]
+    asked = ["--set", "versatility.ways=7,20", "--set", "versatility.shots=()"]
+    done = invoke(*command, *budget(iterations=1, test_tasks=2), *asked)
+    assert done.exit_code == 0, done.output
+    records = store.load_all(tmp_path)
+    assert {r.method for r in records} == {"protonets", "cnp"}
+    for record in records:
+        assert record.config["protocol_settings"] == {"ways": [7, 20], "shots": []}
+        assert {tuple(s.condition.items()) for s in record.scores} == {(("way", 7),), (("way", 20),)}
+    for path in (tmp_path / "records").rglob("versatility*.json"):
+        mlpip_bench.load(path)  # its key is that of its settings
+    assert "nothing to do for" in invoke(*command, *budget(iterations=1, test_tasks=2), *asked).output
+    assert "protocol.ways" in " ".join(invoke("table", "--results", tmp_path).output.split())
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("versatility.ways=5,9999", "ways of versatility are at most"),
+        ("versatility.shots=1,20", "shots of versatility are at most 19"),
+        ("versatility.ways=1,5", "ways are from 2 up"),
+        ("versatility.way=5", "Did you mean 'ways'"),
+        ("steps.ways=5", "names a protocol of the run; 'steps' is not among --protocols versatility"),
+    ],
+)
+def test_settings_that_cannot_be_measured_are_refused_before_training(tmp_path, setting, says):
+    command = ["run", "--bench", "omni5w1s", "--methods", "protonets", "--protocols", "versatility"]
+    command += ["--source", "procedural", "--results", tmp_path, "--set", setting]
+    done = invoke(*command, *budget(iterations=1, test_tasks=2))
+    assert done.exit_code == 2
+    assert says in " ".join(done.output.split())
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+def test_shots_that_classes_have_not_the_images_for_are_left_out():
+    scores = Versatility().measure(Evaluation(Sees(), "best", stream(classes=4, images=9, way=3, queries=3), 2))
+    found = {tuple(s.condition.values()) for s in scores if set(s.condition) == {"way", "shot"}}
+    assert found == {(4, shot) for shot in (1, 2, 3, 4, 5, 6, 8)}
+    assert {s.queries for s in scores} == {1}
 
 
 def test_versatility_from_the_command_line_on_real_omniglot(data_root, tmp_path):
