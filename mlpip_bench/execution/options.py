@@ -169,7 +169,17 @@ def read_options(path: Path) -> list[dict[str, Any]]:
     runs = shared.pop("runs", [{}])
     if not (isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)):
         raise UserError(f"runs in a file of options must be a list of mappings; those of {path} are not.")
-    return [{**shared, **{str(name).replace("-", "_"): value for name, value in run.items()}} for run in runs]
+    return [_over(shared, {str(name).replace("-", "_"): value for name, value in run.items()}) for run in runs]
+
+
+def _over(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of two mappings by name, of the latter where both have one; mappings of both are joined."""
+    nested = {
+        name: _over(shared[name], value)
+        for name, value in own.items()
+        if isinstance(value, Mapping) and isinstance(shared.get(name), Mapping)
+    }
+    return {**shared, **own, **nested}
 
 
 def _yaml(text: str) -> Any:

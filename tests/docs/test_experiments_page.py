@@ -1,4 +1,4 @@
-"""docs/experiments.md quotes the records that are committed with it."""
+"""docs/experiments.md, and docs/timing.md, quote the records that are committed with them."""
 
 import re
 
@@ -7,10 +7,10 @@ import pytest
 from builders import REPOSITORY
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record, Scores
-from mlpip_bench.records.statistics import mean_ci95
+from mlpip_bench.records.statistics import Estimate, difference, estimate, mean_ci95
 from mlpip_bench.reporting.figures.paper import _OPTIMA
 
-PAGE = REPOSITORY / "docs" / "experiments.md"
+DOCS = REPOSITORY / "docs"
 
 
 def load(folder: str) -> list[Record]:
@@ -122,7 +122,41 @@ def view_rows(folder: str) -> list[str]:
     return rows
 
 
+def by_precision(method: str, metric: str, bounds: tuple[float, float] | None) -> tuple[Estimate, Estimate, Estimate]:
+    """Means over three seeds in float32 and in bf16, and bf16 less float32 on the same seeds and test tasks."""
+    records = [r for r in load("precision") if r.method == method]
+    runs = {
+        precision: [
+            score([r for r in records if r.config.get("precision", "float32") == precision], metric, seed=seed).per_task
+            for seed in (0, 1, 2)
+        ]
+        for precision in ("float32", "bf16")
+    }
+    full, half = runs["float32"], runs["bf16"]
+    return estimate(full, bounds), estimate(half, bounds), difference(half, full, bounds)
+
+
+PRECISE = ("protonets", "versa", "maml", "amortized_vi", "nonamortized_vi")
+
+
+def precision_rows() -> list[str]:
+    rows = []
+    for method in PRECISE:
+        accuracies, losses = by_precision(method, "accuracy", (0, 1)), by_precision(method, "nll", None)
+        cells = [f"{100 * e.mean:.2f} ± {100 * e.ci95:.2f}" for e in accuracies]
+        cells += [f"{e.mean:.4f} ± {e.ci95:.4f}" for e in losses]
+        rows.append(row(f"`{method}`", *cells))
+    return rows
+
+
+@pytest.mark.parametrize("method", PRECISE)
+def test_bf16_is_within_half_a_point_of_float32(method):
+    *_, less = by_precision(method, "accuracy", (0, 1))
+    assert abs(less.mean) < 0.005
+
+
 TABLES = {
+    "precision": precision_rows,
     "toy": toy_rows,
     "samples": sample_rows,
     "versatility": versatility_rows,
@@ -135,7 +169,7 @@ TABLES = {
 @pytest.mark.parametrize("name", TABLES)
 def test_the_page_quotes_the_records(name):
     """A table follows its marker; what is between its head and the next empty line are its rows."""
-    page = PAGE.read_text(encoding="utf-8")
+    page = (DOCS / ("timing.md" if name == "precision" else "experiments.md")).read_text(encoding="utf-8")
     (table,) = re.findall(rf"<!-- table: {name} -->\n(?:\|.*\n){{2}}((?:\|.*\n)+)", page)
     assert table.splitlines() == TABLES[name]()
 

@@ -68,6 +68,25 @@ def test_runs_of_a_file_share_what_stands_above_them(tmp_path):
     assert [keys(run) for run in options.read_options(written(tmp_path, printed.stdout))] == [keys(first), keys(second)]
 
 
+def test_settings_of_a_run_join_those_above_them(tmp_path):
+    text = """bench: omni5w1s
+set: {halve_every: 20, tasks_per_batch: 4, maml: {test_steps: 3, inner_rate: 0.2}}
+data: {omni.split: vinyals}
+runs:
+- {}
+- {set: {tasks_per_batch: 2, maml: {test_steps: 5}}, data: {omni.resize: antialias}}
+- {set: [tasks_per_batch=2]}
+"""
+    first, second, third = options.read_options(written(tmp_path, text))
+    assert first["set"] == {"halve_every": 20, "tasks_per_batch": 4, "maml": {"test_steps": 3, "inner_rate": 0.2}}
+    assert second["set"] == {"halve_every": 20, "tasks_per_batch": 2, "maml": {"test_steps": 5, "inner_rate": 0.2}}
+    assert second["data"] == {"omni.split": "vinyals", "omni.resize": "antialias"}
+    assert third["set"] == ["tasks_per_batch=2"]  # a list has no names to join by
+    config = options.run_config(options.merged(second))
+    assert config.overrides["*"] == {"halve_every": 20, "tasks_per_batch": 2}
+    assert config.overrides["maml"] == {"test_steps": 5, "inner_rate": 0.2}
+
+
 def test_nothing_in_a_file_is_the_default():
     asked = options.merged({"seeds": "5", "jobs": 3, "set": ["scale=1"]}, {"seeds": None, "jobs": None, "set": None})
     assert asked == options.DEFAULTS
