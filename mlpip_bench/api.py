@@ -45,7 +45,7 @@ from mlpip_bench.utils.seeding import seed_from
 from mlpip_bench.utils.settings import with_values
 
 _OF_MODEL = (
-    "norm", "backbone", "preset", "iterations", "test_tasks", "queries",
+    "norm", "backbone", "preset", "iterations", "test_tasks", "queries", "query_concentration", "test_on",
     "source", "data_root", "data", "device", "precision", "compile", "graph",
 )  # fmt: skip
 """Options of ``run`` that say what one model is, and how it is tested."""
@@ -265,7 +265,8 @@ def fit(
             that is not registered has none, since nothing says whether it has changed since.
         reporter: shows progress; None for none.
         more: further options of ``run``: ``norm``, ``backbone``, ``preset``, ``iterations``, ``test_tasks``,
-            ``queries``, ``data_root``, ``source``, ``data``, ``device``, ``precision``, ``compile``, ``graph``.
+            ``queries``, ``query_concentration``, ``test_on``, ``data_root``, ``source``, ``data``, ``device``,
+            ``precision``, ``compile``, ``graph``.
 
     Raises:
         UserError: what was asked for cannot be done.
@@ -300,7 +301,7 @@ def _named(method: type[Method[Any]]) -> tuple[str, dict[str, type[Method[Any]]]
 
 def evaluate(
     model: Model,
-    protocols: str | Sequence[str] = ("accuracy", "nll"),
+    protocols: str | Sequence[str] | None = None,
     *,
     bench: Bench | None = None,
     reporter: Reporter | None = None,
@@ -309,7 +310,7 @@ def evaluate(
 
     Args:
         model: from :func:`fit` or :func:`load`.
-        protocols: names of protocols that measure one model.
+        protocols: names of protocols that measure one model; None for those that a run measures by default.
         bench: the model's bench with its data, for a model from :func:`load`, which comes without.
         reporter: shows progress; None for none.
 
@@ -321,7 +322,7 @@ def evaluate(
         TrialError: a protocol failed.
     """
     trial = _with_data(model.trial, bench)
-    chosen = options.names(protocols)
+    chosen = planning.usual_protocols(trial) if protocols is None else options.names(protocols)
     if not chosen:
         raise UserError("evaluate needs a protocol, for example accuracy. See: list protocols.")
     for name in chosen:

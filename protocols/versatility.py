@@ -43,6 +43,9 @@ class Settings:
     def __post_init__(self) -> None:
         if not self.ways or min(self.ways) < 2 or min((1, *self.shots)) < 1:
             raise ValueError(f"ways are from 2 up and shots from 1 up; got {self.ways} and {self.shots}")
+        for name, values in (("ways", self.ways), ("shots", self.shots)):
+            if len(set(values)) < len(values):
+                raise ValueError(f"each of the {name} is measured once; got {values}")
 
 
 class Versatility(EvalProtocol):

@@ -45,7 +45,8 @@ class Description:
         options: what made the arrays; they are part of every record.
         license, citation: of the data, as their user says.
         pretrained_on: what the network was trained on that made the features.
-        left_out: files that are no pictures, by ending; and under ``repeated``, items that their class had already.
+        left_out: files that are no pictures, or in no class, by ending; under ``repeated``, items that their class had
+            already; and how many classes a list of the splits has left out.
         fingerprint: of the arrays.
         splits: of each split, how many items each class has.
     """

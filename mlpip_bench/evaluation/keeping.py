@@ -25,7 +25,7 @@ def to_keep(predictions: Predictions, stream: Stream) -> kept.Predictions:
         ValueError: they are not log-probabilities, such as NaN; or tasks are of several ways.
     """
     if isinstance(stream, OfShapes):
-        raise ValueError("kept predictions are arrays, of tasks of one way; here each task has its own")
+        raise ValueError("kept predictions are arrays, of tasks of one way and shot; here each has its own")
     y = torch.cat([y for _, y in predictions])
     if y.is_floating_point():
         of_target = torch.cat([predictive.log_prob(y) for predictive, y in predictions])

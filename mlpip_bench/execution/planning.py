@@ -225,7 +225,7 @@ def _tested_on(
         sizes = ["x".join(map(str, shape)) for shape in shapes]
         raise UserError(
             f"{what}, whose inputs have one shape; {bench.family} has {sizes[0]} and {name} {sizes[1]} (channels, "
-            "height, width). Add one of them again with the other's --image-size (data add --replace)."
+            "height, width). Of data of your own, data add --image-size says the height and width."
         )
     sources = data[bench.family].source, data[name].source
     if sources[0] != sources[1]:
@@ -295,6 +295,13 @@ def _applicable(
                 f"protocol {name!r} cannot say whether it applies to {bench.name}: {one_line(error)}."
             ) from error
     return tuple(found)
+
+
+def usual_protocols(trial: Trial) -> tuple[str, ...]:
+    """Names of the protocols that measure a trial's model where none is named."""
+    usual = {name: trial.protocol(name) for name in _default_protocols()}
+    alone = {name: protocol for name, protocol in usual.items() if isinstance(protocol, EvalProtocol)}
+    return _applicable(alone, trial.bench, trial.family, trial.plugin, trial.settings)
 
 
 def check_protocol(name: str, trial: Trial) -> None:

@@ -88,6 +88,9 @@ def _answer(
     leader, score = runs[0], group[0].score
     record = leader.first.record
     mark = stand_in_mark(record.data["source"])
+    origin = f"{record.data['source']}{', a stand-in' if mark else ''}"
+    other = record.data.get("test_on")
+    elsewhere = f", tested on {other['name']}" if other else ""
     ahead, decided = "", "nothing was measured to compare it with"
     if len(runs) > 1:
         pairs = all_pairs([run.entries for run in runs], margins)
@@ -104,7 +107,7 @@ def _answer(
         ahead=ahead,
         decided=decided,
         cost=_cost(leader, records),
-        data=f"Data: {record.data.get('name', '')} ({record.data['source']}{', a stand-in' if mark else ''})",
+        data=f"Data: {record.data.get('name', '')} ({origin}){elsewhere}",
         budget=_budget(runs, tasks),
         stand_in=bool(mark),
     )

@@ -59,6 +59,8 @@ def checked_value(types: Mapping[str, Any], name: str, value: Any, owner: str) -
         raise unknown_name(f"setting of {owner}", name, types)
     if types[name] is Path and isinstance(value, str):
         value = given_path(value)
+    if get_origin(types[name]) is tuple and not isinstance(value, tuple | list):
+        value = (value,)  # one of what may be several
     try:
         return TypeAdapter(types[name]).validate_python(value, strict=True)
     except ValidationError as error:

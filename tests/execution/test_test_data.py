@@ -81,6 +81,19 @@ def test_a_model_is_tested_on_the_tasks_of_the_other_data(root, tmp_path):
     assert invoke("verify", tmp_path).exit_code == 0
 
 
+def test_what_python_trains_is_tested_on_the_other_data_too(root):
+    more = {"data_root": root, "queries": 3, "iterations": 1, "test_tasks": 4}
+    settings = {"train_queries": 3, "validation_tasks": 2}
+    model = mlpip_bench.fit("protonets", "birds3w1s", settings=settings, test_on="fish20", **more)
+    assert set(mlpip_bench.evaluate(model)["bench"]) == {"birds3w1s-on-fish20"}
+    for bench, metrics in {
+        "sinusoid5s": {"nll", "mse"},
+        "birds2..3w1s": {"accuracy", "accuracy_above_chance", "nll"},
+    }.items():
+        model = mlpip_bench.fit("cnp", bench, settings=settings | {"train_queries": 3}, **more)
+        assert set(mlpip_bench.evaluate(model)["metric"]) == metrics
+
+
 def test_the_data_set_itself_is_no_other(root, tmp_path):
     assert run(root, tmp_path, "--test-on", "birds").exit_code == 0
     assert set(accuracies(tmp_path)) == {"birds3w1s"}

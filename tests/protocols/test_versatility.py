@@ -124,6 +124,8 @@ def test_ways_and_shots_are_settings_and_part_of_the_record(tmp_path, jobs):
         ("versatility.ways=5,9999", "ways of versatility are at most"),
         ("versatility.shots=1,20", "shots of versatility are at most 19"),
         ("versatility.ways=1,5", "ways are from 2 up"),
+        ("versatility.ways=1", "ways are from 2 up"),
+        ("versatility.ways=5,10,5", "each of the ways is measured once"),
         ("versatility.way=5", "Did you mean 'ways'"),
         ("steps.ways=5", "names a protocol of the run; 'steps' is not among --protocols versatility"),
     ],

@@ -21,7 +21,7 @@ from mlpip_bench.datasets.adding.layouts import (
     tiny_imagenet,
 )
 from mlpip_bench.datasets.adding.material import Classes, Material, Reader, sole_folder
-from mlpip_bench.datasets.adding.splitting import GIVEN, split_classes
+from mlpip_bench.datasets.adding.splitting import GIVEN, pooled, split_classes
 from mlpip_bench.datasets.base import ImageDataset
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.progress import Reporter
@@ -99,6 +99,8 @@ def _maker(
         _check_class_names(splits, source)
         size = choices.image_size or material.size
         arrays, repeated = decode_splits(splits, size, is_features=material.is_features, reporter=reporter)
+        unlisted = len(pooled(material.splits)) - sum(map(len, splits.values()))
+        uncounted = {"repeated": repeated, "classes in no split": unlisted}
         options: dict[str, str | int] = {} if material.is_features else {"size": size}
         options |= {"split": rule}
         options |= {} if rule in (GIVEN, "by list") else {"split_seed": choices.seed}
@@ -113,7 +115,7 @@ def _maker(
             license=choices.license or material.facts.get("license", ""),
             citation=choices.citation or material.facts.get("citation", ""),
             pretrained_on=choices.pretrained_on,
-            left_out={**material.left_out, **({"repeated": repeated} if repeated else {})},
+            left_out={**material.left_out, **{what: count for what, count in uncounted.items() if count}},
             fingerprint=dataset.fingerprint,
             splits={
                 split: dict(zip(data.class_names, data.counts.tolist(), strict=True)) for split, data in arrays.items()

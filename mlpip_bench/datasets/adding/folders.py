@@ -57,7 +57,7 @@ def classes_in(folder: Path) -> tuple[Classes, Counter[str]]:
     if not folders:
         _refuse_no_classes(folder)
     classes = {}
-    left_out: Counter[str] = Counter()
+    left_out = Counter(path.suffix.lower() for path in pictures_at(folder))  # in no class
     for of_class in folders:
         below = of_class / "images"
         place = below if not pictures_at(of_class) and below.is_dir() else of_class

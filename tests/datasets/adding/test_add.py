@@ -166,9 +166,11 @@ def test_a_list(splits: bool, folder: Path, root: Path) -> None:
 def test_a_list_of_classes_splits(folder: Path, root: Path) -> None:
     rows = [f"{name},{('train', 'val', 'test')[number % 3]}" for number, name in enumerate(NAMES[:9])]
     (folder.parent / "split.csv").write_text("class,split\n" + "\n".join(rows))
+    shutil.copy(folder / "c3" / "00.png", folder / "loose.png")
     data = made(folder, root, split=str(folder.parent / "split.csv"))
     assert data.splits["test"].class_names == ("c2", "c5", "c8")
     assert data.options["split"] == "by list"
+    assert added.describe(root / "mine").left_out == {".png": 1, "classes in no split": len(NAMES) - 9}
 
 
 @pytest.mark.parametrize("form", ["hw", "hwc", "chw"])
