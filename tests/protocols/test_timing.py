@@ -125,7 +125,7 @@ def test_throughput_finds_the_batch_that_a_constant_cost_wants(measured):
         assert rate.detail["tasks_at_once"] == (32,)  # the most that 40 resident tasks allow
         assert np.median(rate.per_task) > 8 * np.median(the(scores, "tasks_per_second", regime="latency").per_task)
         drawn = the(scores, "tasks_per_second", regime="throughput", tasks="drawn too")
-        assert np.median(drawn.per_task) < np.median(rate.per_task) * 1.2
+        assert max(*drawn.per_task, *rate.per_task) <= 32 / (2 * ADAPT + PREDICT)  # nobody sleeps less than asked
 
 
 def test_training_is_timed_for_a_thousand_tasks(measured):
