@@ -49,7 +49,8 @@ def _bands(evaluation: Evaluation) -> dict[str, tuple[float, ...]]:
     grid = torch.linspace(stream.model.low, stream.model.high, GRID, device=stream.device)
     with torch.no_grad():
         q = method.amortize(support)
-        predictive = to_float64(method.predictive(q, grid.expand(support.tasks, -1)[..., None, None, None]))
+        inputs = grid.expand(support.tasks, -1)[..., None, None, None].clone()
+        predictive = to_float64(method.predictive(q, inputs))
     shown = {"x": grid, "mean": predictive.mean, "std": predictive.variance.sqrt()}
     points = {"support_x": support.x, "support_y": support.y, "query_x": query.x, "query_y": query.y}
     return {f"band_{name}": _rounded(values) for name, values in (shown | points).items()}

@@ -106,7 +106,8 @@ def test_other_processes_find_it(root: Path, tmp_path: Path) -> None:
     assert len(store.load_all(tmp_path)) == 4
 
 
-def test_a_trained_model_is_loaded_and_adapted(root: Path, tmp_path: Path) -> None:
+def test_a_trained_model_is_loaded_and_adapted(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLPIP_BENCH_DATA", raising=False)
     assert run(root, tmp_path, "birds3w1s", methods="protonets").exit_code == 0
     record = next(tmp_path.glob("records/birds3w1s/protonets/accuracy-*.json"))
     bench = mlpip_bench.load_bench("birds3w1s", data_root=root)

@@ -17,7 +17,7 @@ from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.evaluation.metrics import ACCURACY
 from mlpip_bench.evaluation.predict import predict
 from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation
-from mlpip_bench.execution.measuring import scores_of_protocol
+from mlpip_bench.execution.measuring import scores_of
 from mlpip_bench.inference.method import Method, Problem, TrainingPlan
 from mlpip_bench.tasks.batch import Labeled, TaskBatch, TaskShape
 from mlpip_bench.tasks.images import HeldOutStream, TaskStream
@@ -146,7 +146,7 @@ def test_a_method_receives_support_sets_and_images_alone(bench, method):
     names = measured_by(bench, evaluation)
     assert {n for n in names if registry.protocol(n).default}
     for name in names:
-        scores_of_protocol(name, evaluation)
+        scores_of(registry.protocol(name)(), evaluation)
     is_inductive(evaluation.method, evaluation.stream.batch(0, 1))
     tasks = evaluation.stream.batch(0, evaluation.tasks)
     posteriors, asked = [], 0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from mlpip_bench.methods.protonets import ProtoNets
-from torch.distributions import Categorical
+from torch.distributions import Categorical, Normal
 
 from builders import CPU, backbone, make_config, make_method, make_pool
 from mlpip_bench.evaluation import metrics
@@ -24,18 +24,20 @@ from mlpip_bench.utils.errors import TrialError
 from mlpip_bench.utils.progress import Quiet
 from mlpip_bench.utils.timers import peak_bytes
 
-ALL = {m.name: m for m in vars(metrics).values() if isinstance(m, Metric)}
+ALL = {name: m for name, m in vars(metrics).items() if isinstance(m, Metric)}
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_targets_of_another_shape_are_refused_by_every_metric(name):
-    if ALL[name].name in ("mse", "ssim", "ssim_range_2"):
+    if ALL[name] in (metrics.MSE, metrics.SSIM, metrics.SSIM_RANGE_2):
         predictive, y = Delta(torch.rand(2, 3, 1, 8, 8), event_dim=3), torch.rand(2, 3, 1, 8, 8)
+    elif ALL[name] is metrics.SQUARED_ERROR:
+        predictive, y = Normal(torch.randn(2, 3), 1.0), torch.randn(2, 3)
     else:
         predictive, y = Categorical(logits=torch.randn(2, 3, 5, dtype=torch.float64)), torch.randint(5, (2, 3))
     assert ALL[name].score(predictive, y).shape == (2,)
     for wrong in (y.unsqueeze(-1), y[:1], y[:, :1], y[0], y.transpose(0, 1)):
-        with pytest.raises(ValueError, match=f"targets of {name} must have the shape of the predictive"):
+        with pytest.raises(ValueError, match=f"targets of {ALL[name].name} must have the shape of the predictive"):
             ALL[name].score(predictive, wrong)
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from mlpip_bench.methods.amortized_vi import AmortizedVI
+from mlpip_bench.methods.amortized_vi import AmortizedVI, AmortizedVISettings
 from mlpip_bench.methods.nonamortized_vi import NonAmortizedVI, NonAmortizedVISettings
 from scipy import stats
 from torch.distributions import MultivariateNormal, Normal
@@ -17,7 +17,7 @@ from mlpip_bench.benches.settings import resolve, scopes
 from mlpip_bench.inference.distributions import gaussian_linear_predictive, linear_outputs
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.inference.objectives import elbo
-from mlpip_bench.inference.variational import GaussianPrior, VariationalSettings, points_of_bound
+from mlpip_bench.inference.variational import GaussianPrior, points_of_bound
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
 NOISE = 0.5
@@ -147,7 +147,7 @@ def test_non_amortised_vi_finds_the_mean_field_optimum():
 
 def trained(steps: int = 1000) -> AmortizedVI:
     torch.manual_seed(0)
-    method = AmortizedVI(linear_problem(0), VariationalSettings(samples=32)).double()
+    method = AmortizedVI(linear_problem(0), AmortizedVISettings(samples=32)).double()
     optimizer = torch.optim.Adam(method.parameters(), lr=0.05)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 0.5 ** (4 * i / steps))
     for i in range(steps):
@@ -259,7 +259,7 @@ def test_with_weight_1_the_readings_are_bounds_of_the_evidence_of_the_points_tha
     batch = tasks(3, 40)
     for observed, seen in (("support-all", batch.merged), ("support+query", batch.merged)):
         torch.manual_seed(0)
-        method = AmortizedVI(linear_problem(3), VariationalSettings(observed=observed, samples=2000)).double()
+        method = AmortizedVI(linear_problem(3), AmortizedVISettings(observed=observed, samples=2000)).double()
         with torch.no_grad():
             bounds = -float(method.loss(batch)) * seen.y.shape[1]
         assert bounds < float(log_evidence(seen).mean())
@@ -326,7 +326,7 @@ def test_a_learned_prior_starts_at_the_prior_scale():
 def test_the_loss_is_the_negative_bound_per_point_of_d():
     batch = tasks(3, 4)
     torch.manual_seed(0)
-    method = AmortizedVI(linear_problem(3), VariationalSettings(samples=20_000)).double()
+    method = AmortizedVI(linear_problem(3), AmortizedVISettings(samples=20_000)).double()
     psi = method.amortize(batch.support).psi
     expected = -exact_bound(psi, batch.support).mean() / 5
     torch.testing.assert_close(method.loss(batch), expected, rtol=2e-2, atol=0)
