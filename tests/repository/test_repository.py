@@ -39,6 +39,7 @@ BASES = {
         "FixedTasks",
         "LinearGaussianFamily",
         "CurveFamily",
+        "Drawings",
     ),
     "backbones": ("Backbone",),
 }
