@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -68,9 +67,9 @@ def plan_trials(
     of_protocols = {name: registry.protocol(name) for name in config.protocols or _default_protocols()}
     _check_names(config, families, plugins, of_protocols)
     protocol_settings = {
-        name: with_values(plugin.Settings, config.overrides[name], name)
+        name: chosen
         for name, plugin in of_protocols.items()
-        if config.overrides.get(name)
+        if key_of(chosen := with_values(plugin.Settings, config.overrides.get(name, {}), name))
     }
     protocols = {name: plugin(protocol_settings.get(name)) for name, plugin in of_protocols.items()}
     pairs = [(bench, name) for bench in benches for name in entered[bench]]
@@ -112,7 +111,7 @@ def plan_trials(
                         query_concentration=config.query_concentration,
                         tested_on=tested_on[bench],
                         protocols=applicable,
-                        protocol_settings={n: s for n, s in protocol_settings.items() if n in applicable and key_of(s)},
+                        protocol_settings={n: s for n, s in protocol_settings.items() if n in applicable},
                         code=codes(name, (bench.family, *elsewhere), backbones[bench].name, applicable),
                         data=source,
                         device=device,
@@ -216,7 +215,7 @@ def _tested_on(
         return None
     own, other = families[bench.family], families[name]
     what = f"--test-on must name a data set with tasks like those of {bench.name}"
-    if own.kind != other.kind or not re.fullmatch(r"-?" + re.escape(own.naming.lstrip("-")), other.naming):
+    if own.kind != other.kind or own.naming.lstrip("-") != other.naming.lstrip("-"):
         raise UserError(
             f"{what}; those of {name} are {other.kind} ({name}{other.naming.replace('{', '<').replace('}', '>')})."
         )
