@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from click.testing import Result
 from matplotlib.figure import Figure
@@ -25,6 +26,7 @@ from mlpip_bench.benches.family import TaskFamily
 from mlpip_bench.benches.spec import BenchSpec
 from mlpip_bench.cli.app import app
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
+from mlpip_bench.datasets.preparing import meshes
 from mlpip_bench.evaluation.metrics import ACCURACY, BRIER, ECE, NLL
 from mlpip_bench.evaluation.predict import score
 from mlpip_bench.execution import scheduler
@@ -43,6 +45,7 @@ from mlpip_bench.tasks.images import ImagePool
 from mlpip_bench.tasks.kernels import LinearKernel
 from mlpip_bench.tasks.linear_gaussian import LinearGaussian
 from mlpip_bench.tasks.regression import RegressionStream
+from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.progress import Quiet, Reporter
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -64,6 +67,18 @@ def invoke(*arguments: object, **environment: str) -> Result:
     result = CliRunner().invoke(app, [str(a) for a in arguments], env=environment, catch_exceptions=False)
     assert "Traceback" not in result.output
     return result
+
+
+def skip_where_nothing_renders() -> None:
+    """Where pyvista is not installed or the machine has no OpenGL; tried out in another process."""
+    pytest.importorskip("pyvista", reason="needs pyvista: pip install 'mlpip_bench[render]'")
+    renderer = meshes._Renderer(60.0)
+    try:
+        meshes._check_machine(renderer)
+    except UserError as error:
+        pytest.skip(str(error))
+    finally:
+        renderer.close()
 
 
 def budget(**settings: object) -> list[str]:

@@ -8,9 +8,9 @@ import pytest
 import yaml
 from PIL import Image
 
-from builders import invoke
+from builders import invoke, skip_where_nothing_renders
 from mlpip_bench.datasets import furniture as reader
-from mlpip_bench.datasets.preparing import furniture, meshes
+from mlpip_bench.datasets.preparing import furniture
 from mlpip_bench.utils.errors import UserError
 
 QUADS = ((0, 2, 3, 1), (4, 5, 7, 6), (0, 1, 5, 4), (2, 6, 7, 3), (0, 4, 6, 2), (1, 3, 7, 5))
@@ -108,14 +108,7 @@ def test_bad_input_is_one_error_with_status_2(tmp_path):
 
 
 def test_a_catalog_becomes_views_with_its_front_first(tmp_path):
-    pytest.importorskip("pyvista", reason="needs pyvista: pip install 'mlpip_bench[render]'")
-    renderer = meshes._Renderer(60.0)
-    try:
-        meshes._check_machine(renderer)
-    except UserError as error:
-        pytest.skip(str(error))
-    finally:
-        renderer.close()
+    skip_where_nothing_renders()
     text = PROPERTIES + "\nname#4=Gone\ncategory#4=Office\nmodel#4=/a/gone/gone.obj\n"
     catalog(tmp_path / "in" / "a.sh3f", text)
     target = tmp_path / "data" / "furniture"

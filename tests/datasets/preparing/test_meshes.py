@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from builders import invoke
+from builders import invoke, skip_where_nothing_renders
 from mlpip_bench.datasets import shapenet
 from mlpip_bench.datasets.preparing import meshes
 from mlpip_bench.datasets.preparing import shapenet as shapenet_meshes
@@ -67,14 +67,7 @@ def content(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module", autouse=True)
 def _can_render() -> None:
     """Skips where pyvista is not installed or the machine has no OpenGL; tried out in another process."""
-    pytest.importorskip("pyvista", reason="needs pyvista: pip install 'mlpip_bench[render]'")
-    renderer = meshes._Renderer(60.0)
-    try:
-        meshes._check_machine(renderer)
-    except UserError as error:
-        pytest.skip(str(error))
-    finally:
-        renderer.close()
+    skip_where_nothing_renders()
 
 
 @pytest.fixture(scope="module")
