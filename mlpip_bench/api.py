@@ -34,6 +34,7 @@ from mlpip_bench.records import rescoring, store
 from mlpip_bench.records.frame import to_frame
 from mlpip_bench.records.record import Model as RecordedModel
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
+from mlpip_bench.tasks.stream import OfShapes
 from mlpip_bench.training.checkpoints import TrainingState
 from mlpip_bench.utils.choices import SourceChoice
 from mlpip_bench.utils.device import resolve_device
@@ -102,6 +103,11 @@ class Bench:
             raise UserError(f"a split is one of {', '.join(streams)}; got {split!r}.")
         if tasks < 1 or first < 0:
             raise UserError(f"tasks are counted from 0, and at least one; got tasks={tasks}, first={first}.")
+        if tasks > 1 and isinstance(streams[split], OfShapes):
+            raise UserError(
+                f"tasks of {self.name} each have a way and shots of their own, and make no batch; got tasks={tasks}. "
+                "Ask for one at a time."
+            )
         return streams[split].batch(first, tasks)
 
 

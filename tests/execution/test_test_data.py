@@ -17,6 +17,7 @@ from mlpip_bench.records.record import Record
 from mlpip_bench.tasks.batch import Labeled, ShapeRange, TaskBatch, TaskShape
 from mlpip_bench.tasks.images import TaskStream, VariedTaskStream
 from mlpip_bench.training.steps import loss_of
+from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.naming import bench_of, family_of, with_test_data
 from pictures import write_classes
 
@@ -217,6 +218,13 @@ def test_other_protocols_on_tasks_of_several_shapes(root, tmp_path, protocol):
     assert result.exit_code == 0, result.output
     (record,) = store.load_all(tmp_path)
     assert record.scores
+
+
+def test_tasks_of_several_shapes_are_sampled_one_at_a_time(root):
+    bench = mlpip_bench.load_bench("birds2..3w1..2s", data_root=root)
+    assert bench.sample(1, split="test", first=3, queries=3).support.tasks == 1
+    with pytest.raises(UserError, match=r"make no batch; got tasks=2\. Ask for one at a time"):
+        bench.sample(2, split="test", queries=3)
 
 
 def test_a_method_of_one_way_is_refused_on_several(monkeypatch, root, tmp_path):
