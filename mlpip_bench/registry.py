@@ -165,11 +165,13 @@ def check_new_family(name: str) -> None:
     Raises:
         UserError: who has it.
     """
-    taken = {folder: known for known, source in data_sources().items() for folder in source.folders}
+    sources = data_sources().items()
+    taken = {folder: known for known, source in sources for folder in source.folders}
+    taken |= {source.stand_in.name: known for known, source in sources if source.stand_in}
     if name in names("bench") or name in taken:
         raise UserError(
-            f"the name of a data set must be new; {name!r} is that of the task family {taken.get(name, name)!r} or its "
-            "folder, which is installed. Choose another."
+            f"the name of a data set must be new; {name!r} is that of the task family {taken.get(name, name)!r}, of "
+            "its folder or of its stand-in. Choose another."
         )
 
 
@@ -207,7 +209,8 @@ def bench(name: str, data_root: Path | None = None) -> BenchSpec:
                 f"{data_root or 'a data root'}. Known: {', '.join(sorted(listed))}. {forms} "
                 "Data of your own become a bench with `data add` (docs/my-images.md); pass --data-root then, too."
             )
-        raise UserError(f"{unknown_name('bench', name, listed)} {forms}")
+        own = " Data sets that were added are found with --data-root (or MLPIP_BENCH_DATA)." * (data_root is None)
+        raise UserError(f"{unknown_name('bench', name, listed)} {forms}{own}")
     return spec
 
 

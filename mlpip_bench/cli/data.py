@@ -82,12 +82,19 @@ def add(
             "the folders train, val and test or the column split, else 60/20/20.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the random split.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Of the random split; left out, 0.")] = None,
     license_name: Annotated[str, typer.Option("--license", help="Of the data; kept with them.")] = "",
     citation: Annotated[str, typer.Option(help="How to cite the data; kept with them.")] = "",
     pretrained_on: Annotated[
         str, typer.Option(help="What the network was trained on that made feature vectors; it is in every record.")
     ] = "",
+    domains: Annotated[
+        bool | None,
+        typer.Option(
+            help="Whether the upper of two levels of folders are domains of the same classes (art/dog, photo/dog), or "
+            "equal names below them are different classes; left out, as the names say.",
+        ),
+    ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the data set that was added as NAME before.")] = (
         False
     ),
@@ -98,7 +105,7 @@ def add(
     from mlpip_bench.benches.added import first_run
     from mlpip_bench.datasets.adding import add as adding
 
-    choices = adding.Choices(image_size, split, seed, license_name, citation, pretrained_on, replace)
+    choices = adding.Choices(image_size, split, seed, license_name, citation, pretrained_on, replace, domains)
     registry.check_new_family(name)
     description = adding.add(name, source, data_root, choices, ConsoleReporter(err))
     table = folded_table("split", "classes", description.kind, "smallest class")

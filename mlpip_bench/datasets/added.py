@@ -183,14 +183,14 @@ def write(
     """
     folder = data_root / name
     try:
-        with locked(data_root / f".{name}.lock"):
+        with locked(data_root / ".adding.lock"):
             for leftover in data_root.glob(f".{name}.adding.*"):  # of a command that was killed
                 shutil.rmtree(leftover, ignore_errors=True)
             _check_free(folder, replace=replace)
             dataset, description = make()
             _put(folder, dataset, description)
     except HeldError as error:
-        raise UserError(f"{name} is being added to {data_root} by another command. Wait for it to end.") from error
+        raise UserError(f"another command is adding data to {data_root}. Wait for it to end.") from error
     except OSError as error:
         raise cannot_write(folder, error) from error
     return description

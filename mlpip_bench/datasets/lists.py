@@ -47,8 +47,12 @@ def read_list(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) 
                 f"{path} must be {what}; it lacks {','.join(missing)}: its first line has {listed(rows.fieldnames)}. "
                 "Name the columns so."
             )
+        if twice := next((n for n in chosen.values() if n is not None and rows.fieldnames.count(n) > 1), None):
+            raise UserError(f"each column of {path} must have a name of its own; {twice!r} is there twice. Rename one.")
         found = []
         for row in rows:
+            if None in row:
+                raise ValueError(f"line {rows.line_num} has more fields than the first line; quote what has a comma")
             fields = ["" if name is None else row[name] for name in chosen.values()]
             if None in fields:
                 raise ValueError(f"line {rows.line_num} has too few fields")

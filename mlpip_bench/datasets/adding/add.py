@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from mlpip_bench.datasets import added
@@ -12,7 +13,6 @@ from mlpip_bench.datasets.adding.decoding import decode_splits
 from mlpip_bench.datasets.adding.layouts import (
     cifar_fs,
     cub,
-    domains,
     idx,
     meta_album,
     parquet,
@@ -20,6 +20,7 @@ from mlpip_bench.datasets.adding.layouts import (
     split_lists,
     tiny_imagenet,
 )
+from mlpip_bench.datasets.adding.layouts import domains as domains_of
 from mlpip_bench.datasets.adding.material import Classes, Material, Reader, sole_folder
 from mlpip_bench.datasets.adding.splitting import GIVEN, pooled, split_classes
 from mlpip_bench.datasets.base import ImageDataset
@@ -37,9 +38,8 @@ READERS: tuple[Reader, ...] = (
     cifar_fs.find,
     tiny_imagenet.find,
     split_lists.find,
-    domains.find,
 )
-"""Tried in this order, and then class folders."""
+"""Tried in this order, then two levels of folders, and then class folders."""
 LARGEST_SIZE = 1024
 
 
@@ -50,19 +50,22 @@ class Choices:
     Attributes:
         image_size: height and width of the images; None for the data's own, or what pictures have by default.
         split: see :func:`~mlpip_bench.datasets.adding.splitting.split_classes`.
-        seed: of the random split.
+        seed: of the random split; None for 0.
         license, citation: of the data.
         pretrained_on: what the network was trained on that made the features.
         replace: whether an added data set of that name is replaced.
+        domains: of two levels of folders, whether the upper ones are domains of the same classes; None where the names
+            of the folders say it.
     """
 
     image_size: int | None = None
     split: str | None = None
-    seed: int = 0
+    seed: int | None = None
     license: str = ""
     citation: str = ""
     pretrained_on: str = ""
     replace: bool = False
+    domains: bool | None = None
 
     def __post_init__(self) -> None:
         if self.image_size is not None and not 8 <= self.image_size <= LARGEST_SIZE:
@@ -91,11 +94,14 @@ def _maker(
 ) -> Callable[[], tuple[ImageDataset, added.Description]]:
     def make() -> tuple[ImageDataset, added.Description]:
         try:
-            material = _found(source)
+            material = _found(source, choices.domains)
         except OSError as error:
             raise UserError(f"the data must be readable; {error.filename} is not: {error.strerror}.") from error
         _check_choices(material, choices, source)
-        splits, rule = split_classes(material.splits, choices.split, choices.seed, source)
+        splits, rule = split_classes(material.splits, choices.split, choices.seed or 0, source)
+        is_random = rule not in (GIVEN, "by list")
+        if choices.seed is not None and not is_random:
+            raise UserError(f"--seed is of a random split; the classes of {source} are split {rule}. Leave it out.")
         _check_class_names(splits, source)
         size = choices.image_size or material.size
         arrays, repeated = decode_splits(splits, size, is_features=material.is_features, reporter=reporter)
@@ -103,7 +109,7 @@ def _maker(
         uncounted = {"repeated": repeated, "classes in no split": unlisted}
         options: dict[str, str | int] = {} if material.is_features else {"size": size}
         options |= {"split": rule}
-        options |= {} if rule in (GIVEN, "by list") else {"split_seed": choices.seed}
+        options |= {"split_seed": choices.seed or 0} if is_random else {}
         options |= {"pretrained_on": choices.pretrained_on} if material.is_features else {}
         dataset = ImageDataset(name, "real", arrays, options)
         description = added.Description(
@@ -126,13 +132,14 @@ def _maker(
     return make
 
 
-def _found(source: Path) -> Material:
+def _found(source: Path, domains: bool | None) -> Material:
     if not source.exists():
         raise UserError(f"--from names a folder, a csv list or an npz file; {source} is not there.")
     inner = sole_folder(source)
     places = [source] if inner is None else [source, inner]
+    readers: tuple[Reader, ...] = (*READERS, partial(domains_of.find, domains=domains))
     for place in places:
-        for read in READERS:
+        for read in readers:
             if (material := read(place)) is not None:
                 return material
     if (material := folders.find(places[-1])) is not None:

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from mlpip_bench.datasets.adding.material import (
+    SPLIT_WORDS,
     UNSPLIT,
     Classes,
     Material,
@@ -61,6 +62,13 @@ def classes_in(folder: Path) -> tuple[Classes, Counter[str]]:
     for of_class in folders:
         below = of_class / "images"
         place = below if not pictures_at(of_class) and below.is_dir() else of_class
+        if (deeper := subfolders(place)) and not pictures_at(place):
+            raise UserError(
+                f"pictures lie in class folders, or one level below, as domain/class or train/class; {place} has "
+                f"no picture, and the folders {listed(path.name for path in deeper)}. Pass the folder above the "
+                "classes to --from, or a csv list with the columns file,label. Folders of splits are called "
+                f"{', '.join(SPLIT_WORDS)}."
+            )
         classes[of_class.name] = file_items(pictures_in(place))
         others = [path for path in place.iterdir() if is_visible(path) and not is_picture_name(path.name)]
         left_out.update(f"{path.name}/" if path.is_dir() else path.suffix.lower() or path.name for path in others)

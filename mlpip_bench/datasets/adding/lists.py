@@ -49,7 +49,7 @@ def from_list(
     splits: dict[str, dict[str, list[Item]]] = defaultdict(lambda: defaultdict(list))
     missing = []
     rows = read_list(path, columns, ("split",))
-    _check_labels(path, [label for _, label, _ in rows])
+    _check_labels(path, {name: label for name, label, _ in rows})
     for name, label, word in rows:
         split = split_named(word) if word else UNSPLIT
         if split is None:
@@ -66,17 +66,24 @@ def from_list(
             f"{listed(missing)}. Write their names as they are from {folder} on."
         )
     if UNSPLIT in splits and len(splits) > 1:
+        without = [name for name, _, word in rows if not word]
         raise UserError(
-            f"each row of {path} must have a split, or none; {sum(map(len, splits[UNSPLIT].values()))} have none."
+            f"all rows of {path} must have a split, or none of them; {len(without)} have none: {listed(without)}. "
+            "Write train, val or test there, or leave the column out and pass --split."
         )
     return Material(layout, splits, facts=facts or {})
 
 
-def _check_labels(path: Path, labels: list[str]) -> None:
-    if "" in labels:
-        raise UserError(f"each row of {path} must have a label; {labels.count('')} have none.")
-    if all(map(_REAL_NUMBER.fullmatch, labels)):
+def _check_labels(path: Path, labels: Mapping[str, str]) -> None:
+    """Labels by the name of their picture."""
+    if without := [name for name, label in labels.items() if not label]:
         raise UserError(
-            f"labels must be names or whole numbers; in {path} they are real numbers, {listed(dict.fromkeys(labels))}. "
+            f"each row of {path} must have a label; {len(without)} have none: {listed(without)}. Write the class "
+            "there, or leave the row out."
+        )
+    if all(map(_REAL_NUMBER.fullmatch, labels.values())):
+        numbers = listed(dict.fromkeys(labels.values()))
+        raise UserError(
+            f"labels must be names or whole numbers; in {path} they are real numbers, {numbers}. "
             "Name the class of each picture."
         )

@@ -17,6 +17,9 @@ from mlpip_bench.utils.errors import UserError
 PICTURE_SIZE = 84
 """Height and width of pictures where a user chooses none: miniImageNet's."""
 
+SPLIT_WORDS = {**SPLIT_OF_WORD, "training": "train", "base": "train", "testing": "test", "novel": "test"}
+"""What users call the splits of data of their own."""
+
 UNSPLIT = ""
 """In place of a split's name, where the data do not say it."""
 
@@ -103,4 +106,4 @@ def pictures_at(folder: Path) -> list[Path]:
 
 def split_named(word: str) -> str | None:
     """The split that a word of a user stands for; None where it stands for none."""
-    return SPLIT_OF_WORD.get(word.strip().lower())
+    return SPLIT_WORDS.get(word.strip().lower())

@@ -43,7 +43,7 @@ def split_classes(
     if rule is None and UNSPLIT not in splits:
         return _given(splits, source), GIVEN
     classes = pooled(splits)
-    rule = rule or DEFAULT
+    rule = DEFAULT if rule is None else rule
     if shares := _SHARES.fullmatch(rule):
         chosen = _at_random(sorted(classes), [int(share) for share in shares.groups()], seed, source)
     else:
@@ -88,16 +88,17 @@ def _at_random(names: list[str], shares: list[int], seed: int, source: Path) -> 
             f"--split takes three shares of the classes that add up to 100, such as {DEFAULT}, or a csv file; got "
             f"{'/'.join(map(str, shares))}."
         )
-    ends = np.rint(np.cumsum(shares) / 100 * len(names)).astype(int)
-    counts = dict(zip(SPLITS, np.diff(ends, prepend=0), strict=True))
-    if poor := [split for split, count in counts.items() if count < FEWEST]:
-        has = f"its {len(names)} classes ({listed(names)}) leave {poor[0]} with {counts[poor[0]]}"
+    if len(names) < (least := FEWEST * len(SPLITS)):
         raise UserError(
-            f"each split needs at least {FEWEST} classes, none of which is in another split; with --split "
-            f"{'/'.join(map(str, shares))} {source} is too small: {has}. Add classes, or choose other shares."
+            f"three splits of at least {FEWEST} classes take {least}, none of which is in another split; {source} has "
+            f"{len(names)}: {listed(names)}. Add classes."
         )
+    counts = np.diff(np.rint(np.cumsum(shares) / 100 * len(names)).astype(int), prepend=0)
+    while counts.min() < FEWEST:  # of few classes no share comes out exactly
+        counts[counts.argmax()] -= 1
+        counts[counts.argmin()] += 1
     order = np.random.default_rng(seed_from("classes of splits", seed)).permutation(len(names))
-    parts = np.split(order, ends[:-1])
+    parts = np.split(order, np.cumsum(counts)[:-1])
     return {split: [names[i] for i in sorted(part)] for split, part in zip(SPLITS, parts, strict=True)}
 
 
@@ -109,7 +110,9 @@ def _listed(names: list[str], path: Path, source: Path) -> dict[str, list[str]]:
         )
     chosen: dict[str, list[str]] = {split: [] for split in SPLITS}
     met: set[str] = set()
-    for name, word in read_list(path, ("class|label", "split")):
+    digits = {len(name) for name in names if name.isdigit()} if all(map(str.isdigit, names)) else set()
+    for listed_name, word in read_list(path, ("class|label", "split")):
+        name = listed_name.zfill(max(digits)) if digits and listed_name.isdigit() else listed_name
         split = split_named(word)
         if split is None:
             raise UserError(f"the splits in {path} must be train, val or test; {name} is in {word!r}.")

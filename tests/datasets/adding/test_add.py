@@ -173,6 +173,47 @@ def test_a_list_of_classes_splits(folder: Path, root: Path) -> None:
     assert added.describe(root / "mine").left_out == {".png": 1, "classes in no split": len(NAMES) - 9}
 
 
+@pytest.mark.parametrize(
+    ("classes", "split", "expected"), [(8, None, [4, 2, 2]), (6, None, [2, 2, 2]), (10, "80/10/10", [6, 2, 2])]
+)
+def test_few_classes_leave_each_split_two(classes, split, expected, tmp_path: Path, root: Path) -> None:
+    folder = write_classes(tmp_path / "few", [f"k{number}" for number in range(classes)])
+    data = made(folder, root, split=split)
+    assert [part.num_classes for part in data.splits.values()] == expected
+
+
+def test_a_list_names_classes_by_their_numbers(tmp_path: Path, root: Path) -> None:
+    labels = np.arange(36) % 12
+    np.savez(
+        tmp_path / "a.npz",
+        images=np.random.default_rng(0).integers(0, 256, (36, 12, 12), dtype=np.uint8),
+        labels=labels,
+    )
+    rows = [f"{number},{('train', 'val', 'test')[number % 3]}" for number in range(12)]
+    (tmp_path / "split.csv").write_text("class,split\n" + "\n".join(rows))
+    data = made(tmp_path / "a.npz", root, split=str(tmp_path / "split.csv"))
+    assert data.splits["test"].class_names == ("02", "05", "08", "11")
+
+
+def split_of(number: int) -> str:
+    return ("train", "val", "test")[number % 3]
+
+
+def test_a_seed_without_a_random_split_is_refused(folder: Path, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "split.csv").write_text(
+        "class,split\n" + "\n".join(f"{name},{split_of(i)}" for i, name in enumerate(NAMES))
+    )
+    with pytest.raises(UserError, match="--seed is of a random split"):
+        made(folder, root, split=str(tmp_path / "split.csv"), seed=7)
+
+
+@pytest.mark.parametrize("words", [("base", "val", "novel"), ("training", "validation", "testing")])
+def test_folders_of_splits_have_the_names_that_users_give_them(words, tmp_path: Path, root: Path) -> None:
+    names = [f"{word}/{word}{i}" for number, word in enumerate(words) for i in range(2 + number)]
+    write_classes(tmp_path / "top", names)
+    assert [part.num_classes for part in made(tmp_path / "top", root).splits.values()] == [2, 3, 4]
+
+
 @pytest.mark.parametrize("form", ["hw", "hwc", "chw"])
 def test_an_array_file_of_images(form: str, tmp_path: Path, root: Path) -> None:
     rng = np.random.default_rng(0)
@@ -224,6 +265,15 @@ def no_class(folder: Path) -> None:
     picture(0, 0).save(folder / "lonely.png")
 
 
+def deeper(folder: Path) -> None:
+    for path in sorted(folder.glob("c*")):
+        inner = folder / "outer" / "inner" / f"{path.name}0"
+        inner.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(inner)
+    (folder / "other" / "inner").mkdir(parents=True)
+    (folder / "outer" / "inner" / "c00").rename(folder / "other" / "inner" / "c00")
+
+
 def text(folder: Path) -> None:
     (folder / "c5" / "05.jpg").write_text("no picture")
 
@@ -259,7 +309,11 @@ def circle(folder: Path) -> None:
     ("spoil", "message"),
     [
         (empty, r"c5 has none, it holds readme\.txt\. Fill the folder or remove it"),
-        (one_class, r"each split needs at least 2 classes.*its 1 classes \(c0\) leave train with 1"),
+        (one_class, r"splits of at least 2 classes take 6, .* has 1: c0\. Add classes"),
+        (
+            deeper,
+            r"one level below, as domain/class or train/class; .*inner has no picture, and the folders c00\. Pass",
+        ),
         (no_class, r"each class must be a folder of its pictures; .*pictures has no such folder, it holds lonely\.png"),
         (text, r"a whole JPEG, PNG, BMP, WebP or TIFF; .*c5.05\.jpg is not: it is none of them"),
         (several, r"c5.00\.png is not: .* 1 more cannot be read: .*c6.zero\.png"),
@@ -283,7 +337,7 @@ def test_what_is_wrong_with_a_folder_is_named(spoil: Any, message: str, folder: 
     ("choices", "message"),
     [
         ({"split": "60/20/30"}, "add up to 100"),
-        ({"split": "80/10/10"}, r"leave validation with 1\. Add classes"),
+        ({"split": ""}, "a path needs a name"),
         ({"split": "no.csv"}, "no such file"),
         ({"image_size": 4}, "from 8 to 1024"),
         ({"pretrained_on": "x"}, "is for feature vectors"),
@@ -348,7 +402,7 @@ def test_what_is_there_is_replaced_on_request_alone(folder: Path, root: Path) ->
     with pytest.raises(UserError, match=r"is there already.*--replace"):
         made(folder, root)
     assert made(folder, root, image_size=8, replace=True).fingerprint != before.fingerprint
-    assert sorted(path.name for path in root.iterdir()) == [".mine.lock", "mine"]
+    assert sorted(path.name for path in root.iterdir()) == [".adding.lock", "mine"]
     assert sorted(path.name for path in (root / "mine").iterdir()) == ["arrays.npz", "dataset.yaml"]
 
 
@@ -388,7 +442,7 @@ def test_two_commands_for_one_name_do_not_meet(folder: Path, root: Path) -> None
     thread = threading.Thread(target=first)
     thread.start()
     begun.wait(60)
-    with pytest.raises(UserError, match="by another command"):
+    with pytest.raises(UserError, match="another command is adding data"):
         made(folder, root)
     go_on.set()
     thread.join()

@@ -130,8 +130,8 @@ def lists(top: Path) -> None:
         (top / f"{word}.csv").write_text("filename;label\n" + "\n".join(rows), encoding="utf-16")
 
 
-def made(top: Path, root: Path) -> ImageDataset:
-    add("mine", top, root, Choices(image_size=12), Quiet())
+def made(top: Path, root: Path, **choices: bool) -> ImageDataset:
+    add("mine", top, root, Choices(image_size=12, **choices), Quiet())
     return added.read(root / "mine")
 
 
@@ -182,8 +182,24 @@ def test_what_meta_album_says_of_itself_is_kept(tmp_path: Path) -> None:
 def test_alphabets_are_no_domains(tmp_path: Path) -> None:
     names = ["Greek/char1", "Greek/char2", "Latin/char1", *(f"Thai/char{number}" for number in range(7))]
     write_classes(tmp_path / "top", names, 2)
-    data = made(tmp_path / "top", tmp_path / "data")
+    with pytest.raises(
+        UserError, match=r"'char1' is in several, and 'char0' is in Thai and not in Greek, Latin\. Pass --domains"
+    ):
+        made(tmp_path / "top", tmp_path / "data")
+    data = made(tmp_path / "top", tmp_path / "data", domains=False)
     assert sorted(name for part in data.splits.values() for name in part.class_names) == names
+
+
+def test_a_domain_may_lack_a_class(tmp_path: Path) -> None:
+    names = [f"{domain}/c{number}" for domain in ("art", "photo") for number in range(9)]
+    write_classes(tmp_path / "top", [name for name in names if name != "art/c3"], 2)
+    with pytest.raises(UserError, match="'c3' is in photo and not in art"):
+        made(tmp_path / "top", tmp_path / "data")
+    data = made(tmp_path / "top", tmp_path / "data", domains=True)
+    counts = {
+        n: c for part in data.splits.values() for n, c in zip(part.class_names, part.counts.tolist(), strict=True)
+    }
+    assert counts == {f"c{number}": 2 if number == 3 else 4 for number in range(9)}
 
 
 def test_parquet_of_a_hub(tmp_path: Path) -> None:
