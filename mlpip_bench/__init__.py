@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mlpip_bench import nn as nn
     from mlpip_bench import testing as testing
-    from mlpip_bench.api import evaluate as evaluate
-    from mlpip_bench.api import fit as fit
-    from mlpip_bench.api import load as load
-    from mlpip_bench.api import load_bench as load_bench
-    from mlpip_bench.api import read_records as read_records
-    from mlpip_bench.api import rescore as rescore
-    from mlpip_bench.api import run as run
+    from mlpip_bench.api.benches import add_data as add_data
+    from mlpip_bench.api.benches import load_bench as load_bench
+    from mlpip_bench.api.models import evaluate as evaluate
+    from mlpip_bench.api.models import fit as fit
+    from mlpip_bench.api.models import load as load
+    from mlpip_bench.api.runs import read_records as read_records
+    from mlpip_bench.api.runs import rescore as rescore
+    from mlpip_bench.api.runs import run as run
     from mlpip_bench.evaluation.metrics import Metric as Metric
     from mlpip_bench.evaluation.protocol import EvalProtocol as EvalProtocol
     from mlpip_bench.inference import distributions as distributions
@@ -31,7 +32,9 @@ if not (_folder / "methods").is_dir():
     __path__.append(str(_folder.parent))
 
 _PUBLIC = {
-    **dict.fromkeys(("evaluate", "fit", "load", "load_bench", "read_records", "rescore", "run"), "mlpip_bench.api"),
+    **dict.fromkeys(("add_data", "load_bench"), "mlpip_bench.api.benches"),
+    **dict.fromkeys(("evaluate", "fit", "load"), "mlpip_bench.api.models"),
+    **dict.fromkeys(("read_records", "rescore", "run"), "mlpip_bench.api.runs"),
     **dict.fromkeys(("Method", "Posterior", "Problem"), "mlpip_bench.inference.method"),
     "EvalProtocol": "mlpip_bench.evaluation.protocol",
     "Metric": "mlpip_bench.evaluation.metrics",

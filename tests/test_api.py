@@ -16,7 +16,8 @@ from mlpip_bench.methods.protonets import ProtoNets
 
 import mlpip_bench
 from builders import invoke, make_record
-from mlpip_bench import Method, api, evaluate, fit, load, load_bench, read_records, run
+from mlpip_bench import Method, evaluate, fit, load, load_bench, read_records, run
+from mlpip_bench.api.models import Model
 from mlpip_bench.records import store
 from mlpip_bench.utils.errors import TrialError, UserError
 
@@ -39,7 +40,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model() -> api.Model:
+def model() -> Model:
     """Prototypical networks, trained for a moment."""
     return fit("protonets", "omni5w1s", seed=3, settings=SETTINGS, **SMALL)
 
@@ -317,7 +318,11 @@ def test_a_bench_gives_the_same_tasks_each_time():
         (lambda: load_bench("omni5w1s", source="reel"), "unknown source 'reel'"),  # type: ignore[arg-type]
         (lambda: load_bench("omni5w1s", data={"spilt": "vinyals"}), "unknown setting of omni 'spilt'"),
         (lambda: load_bench("omni5w1s", source="procedural").sample(split="tset"), "a split is one of train"),
-        (lambda: load_bench("omni5w1s", source="procedural").sample(0), "at least one; got tasks=0"),
+        (
+            lambda: load_bench("omni5w1s", source="procedural").sample(0),
+            "at least one, with at least one query; got tasks=0",
+        ),
+        (lambda: load_bench("omni5w1s", source="procedural").sample(queries=0), "at least one query; got tasks=1"),
     ],
 )
 def test_what_cannot_be_done_is_one_message(call, says, tmp_path, monkeypatch):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.text import Text
@@ -12,8 +13,11 @@ from mlpip_bench import registry
 from mlpip_bench.cli.common import DataRoot, err, folded_table, out
 from mlpip_bench.execution import options
 from mlpip_bench.utils.errors import UserError, unknown_name
-from mlpip_bench.utils.files import ROOT_VARIABLE, data_root_of, given_path
+from mlpip_bench.utils.files import ROOT_VARIABLE, data_root_of, given_path, write_atomically
 from mlpip_bench.utils.progress import ConsoleReporter
+
+if TYPE_CHECKING:
+    from mlpip_bench.utils.choices import SourceChoice
 
 data_app = typer.Typer(no_args_is_help=True, help="Look after data sets.")
 
@@ -121,6 +125,47 @@ def add(
         f"  {first_run(registry.added_family(data_root / name), data_root)}",
     ):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@data_app.command(
+    "show",
+    epilog="Examples:\n\npython -m mlpip_bench data show birds3w2s --data-root ~/data\n\n"
+    "python -m mlpip_bench data show omni5w1s --split train --task 7 --output task.png",
+)
+def show(
+    bench: Annotated[str, typer.Argument(help="Whose task is drawn, for example omni5w1s (see: list benches).")],
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    task: Annotated[int, typer.Option(help="Number of the task, from 0.")] = 0,
+    queries: Annotated[int, typer.Option(help="Of each class.")] = 5,
+    data_root: DataRoot = None,
+    source: Annotated[str, typer.Option(help="auto: real data where found, else the stand-in; real; procedural.")] = (
+        "auto"
+    ),
+    data: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FAMILY.OPTION=VALUE", help="An option of the task family, as of run; repeatable."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(parser=given_path, metavar="FILE", help="A PNG; left out, BENCH-SPLIT-TASK.png in this folder."),
+    ] = None,
+) -> None:
+    """Draw a task as methods get it, to see how pictures were scaled and cut."""
+    path = output or Path(f"{bench}-{split}-{task}.png")
+    if path.suffix.lower() != ".png":
+        raise UserError(f"data show writes a PNG; got --output {path}. Name a file that ends in .png.")
+    from mlpip_bench.api.benches import load_bench
+
+    chosen = options.data_options(data or [])
+    family = registry.bench(bench, data_root).family
+    if others := chosen.keys() - {family}:
+        raise UserError(f"--data names the bench's task family, {family}; got {others.pop()!r}.")
+    shown = load_bench(bench, data_root=data_root, source=cast("SourceChoice", source), data=chosen.get(family))
+    figure = shown.figure(task, split=split, queries=queries)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=200)
+    write_atomically(path, content.getvalue())
+    typer.echo(path)
 
 
 @data_app.command(

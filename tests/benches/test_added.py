@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import mlpip_bench
 from builders import budget, invoke
@@ -194,3 +195,57 @@ def test_the_command_that_is_suggested_works(root: Path) -> None:
         words = shlex.split(command)[3:]
         result = invoke(*words, "--dry-run")
         assert result.exit_code == 0, result.output
+
+
+def test_python_adds_what_the_command_line_adds(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLPIP_BENCH_DATA", str(tmp_path))
+    made = mlpip_bench.add_data("birds", root.parent / "pictures", image_size=12)
+    assert made.fingerprint == added.describe(root / "birds").fingerprint
+    assert added.describe(tmp_path / "birds") == made
+    with pytest.raises(UserError, match="unknown option of add_data 'size'"):
+        mlpip_bench.add_data("others", root.parent / "pictures", size=12)
+    with pytest.raises(UserError, match="must be new; 'omni'"):
+        mlpip_bench.add_data("omni", root.parent / "pictures")
+    monkeypatch.delenv("MLPIP_BENCH_DATA")
+    with pytest.raises(UserError, match="pass data_root or set MLPIP_BENCH_DATA"):
+        mlpip_bench.add_data("others", root.parent / "pictures")
+
+
+def test_a_task_is_drawn(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke("data", "show", "birds3w2s", "--split", "validation", "--data-root", root)
+    assert result.output.strip() == "birds3w2s-validation-0.png"
+    bench = mlpip_bench.load_bench("birds3w2s", data_root=root)
+    figure = bench.figure(split="validation")
+    assert figure.get_suptitle() == "birds3w2s on birds: validation task 0"
+    batch = bench.sample(1, split="validation", queries=5)
+    first = batch.support.x[0, batch.support.y[0] == 0][0].permute(1, 2, 0)
+    np.testing.assert_array_equal(figure.axes[0].images[0].get_array()[:12, :12], first)
+    with Image.open("birds3w2s-validation-0.png") as written:
+        assert written.format == "PNG"
+    of_views = mlpip_bench.load_bench("views3s", source="procedural").figure()  # of the views, not of the angles
+    assert [axes.get_title() for axes in of_views.axes] == ["support", "queries"]
+    assert "stand-in data" in of_views.get_suptitle()
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (["vectors3w2s"], "points of vectors3w2s have none"),
+        (["sinusoid5s"], "points of sinusoid5s have none"),
+        (["birds3w2s", "--queries", "0"], "at least one query"),
+        (["birds3w2s", "--task", "-1"], "counted from 0"),
+        (["birds3w2s", "--split", "novel"], "a split is one of train, validation, test"),
+        (["birds3w2s", "--output", "task.jpg"], "ends in .png"),
+        (["birds3w2s", "--source", "web"], "unknown source 'web'"),
+        (["birds3w2s", "--data", "omni.split=random"], "--data names the bench's task family, birds"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(
+    asked: list[str], message: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = invoke("data", "show", *asked, "--data-root", root)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+    assert not list(tmp_path.iterdir())

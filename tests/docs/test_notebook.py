@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-import mlpip_bench.api  # noqa: F401  # here, since an import of torch sets environment variables
+import mlpip_bench.api.models  # noqa: F401  # here, since an import of torch sets environment variables
 from builders import REPOSITORY
 
 CELLS = json.loads((REPOSITORY / "docs" / "tour.ipynb").read_text(encoding="utf-8"))["cells"]

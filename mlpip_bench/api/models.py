@@ -1,7 +1,4 @@
-"""The Python API: benches, training, evaluation and records in a few lines; the command line does the same by options.
-
-Options are those of ``run``, by the same names (``python -m mlpip_bench run --help``).
-"""
+"""Training, adaptation and evaluation of one model from Python."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,125 +17,28 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from mlpip_bench import registry
-from mlpip_bench.benches.family import TEST_QUERIES, DataRequest, TaskFamily, TaskSource
-from mlpip_bench.benches.spec import BenchSpec
+from mlpip_bench.api.benches import Bench
 from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.evaluation.protocol import Evaluation, compiled_for_tests
-from mlpip_bench.execution import options, planning, restoring, scheduler
-from mlpip_bench.execution.config import RUNS
+from mlpip_bench.execution import options, planning, restoring
 from mlpip_bench.execution.measuring import make_record, scores_of, train_trial
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.distributions import to_float64
-from mlpip_bench.inference.method import Method, Posterior, TrainingPlan
-from mlpip_bench.records import rescoring, store
+from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.records.frame import to_frame
-from mlpip_bench.records.record import Model as RecordedModel
-from mlpip_bench.tasks.batch import Labeled, TaskBatch
-from mlpip_bench.tasks.stream import OfShapes
+from mlpip_bench.tasks.batch import Labeled
 from mlpip_bench.training.checkpoints import TrainingState
-from mlpip_bench.utils.choices import SourceChoice
 from mlpip_bench.utils.device import resolve_device
-from mlpip_bench.utils.errors import TrialError, UserError, unknown_name
-from mlpip_bench.utils.files import data_root_of
+from mlpip_bench.utils.errors import UserError, unknown_name
 from mlpip_bench.utils.numerics import SCORED
 from mlpip_bench.utils.progress import Quiet, Reporter
 from mlpip_bench.utils.seeding import seed_from
-from mlpip_bench.utils.settings import with_values
 
 _OF_MODEL = (
     "norm", "backbone", "preset", "iterations", "test_tasks", "queries", "query_concentration", "test_on",
     "source", "data_root", "data", "device", "precision", "compile", "graph",
 )  # fmt: skip
 """Options of ``run`` that say what one model is, and how it is tested."""
-
-_OF_COMMAND = ("jobs", "ray", "cpus", "profile", "dry_run", "estimate", "margin")
-"""Options that only the command line has: processes of its own, and what it prints."""
-
-
-@dataclass(frozen=True, eq=False)
-class Bench:
-    """A bench with its data: tasks to look at, and what they are made of.
-
-    Attributes:
-        spec: what its name says.
-        family: its task family, with its options.
-        data: what its tasks are made of; ``source`` says whether that is real.
-        device: where its tensors are.
-    """
-
-    spec: BenchSpec
-    family: TaskFamily
-    data: TaskSource
-    device: torch.device
-
-    @property
-    def name(self) -> str:
-        """For example ``omni5w1s``."""
-        return self.spec.name
-
-    def sample(
-        self, tasks: int = 1, *, split: str = "train", first: int = 0, queries: int = TEST_QUERIES, seed: int = 0
-    ) -> TaskBatch:
-        """Tasks of a stream: the same numbers give the same tasks, on every machine.
-
-        Args:
-            tasks: how many.
-            split: ``train``, ``validation`` or ``test``.
-            first: number of the first one.
-            queries: per class, in training and at test.
-            seed: of the training stream.
-
-        Returns:
-            Support sets and queries, images ``[task, point, channel, height, width]`` in [0, 1].
-
-        Raises:
-            UserError: no such split, or tasks that the data cannot give.
-        """
-        plan = TrainingPlan(**{**self.family.budgets["quick"], "train_queries": queries})
-        plan = self.family.fitted(plan, self.spec, self.data)
-        streams = self.family.streams(
-            self.spec, self.data, plan, queries=self.family.queries_at_test(queries), seed=seed, device=self.device
-        )
-        if split not in streams:
-            raise UserError(f"a split is one of {', '.join(streams)}; got {split!r}.")
-        if tasks < 1 or first < 0:
-            raise UserError(f"tasks are counted from 0, and at least one; got tasks={tasks}, first={first}.")
-        if tasks > 1 and isinstance(streams[split], OfShapes):
-            raise UserError(
-                f"tasks of {self.name} each have a way and shots of their own, and make no batch; got tasks={tasks}. "
-                "Ask for one at a time."
-            )
-        return streams[split].batch(first, tasks)
-
-
-def load_bench(
-    name: str,
-    *,
-    data_root: str | Path | None = None,
-    source: SourceChoice = "auto",
-    data: Mapping[str, Any] | None = None,
-    device: str = "cpu",
-) -> Bench:
-    """A bench, with its data.
-
-    Args:
-        name: for example ``omni5w1s``; any numbers work.
-        data_root: folder below which real data is looked for; by default what ``MLPIP_BENCH_DATA`` names, if anything.
-        source: ``auto`` (real data where found, else the stand-in), ``real`` or ``procedural``.
-        data: options of its task family by name, for example ``{"split": "vinyals"}``.
-        device: where its tensors are.
-
-    Raises:
-        UserError: an unknown name or option, or data that is missing or broken.
-    """
-    if source not in get_args(SourceChoice):
-        raise unknown_name("source", source, get_args(SourceChoice))
-    root = data_root_of(Path(data_root) if data_root else None)
-    spec = registry.bench(name, root)
-    plugin = registry.family(spec.family, root)
-    family = plugin(with_values(plugin.Options, data or {}, spec.family))
-    found = family.load(DataRequest(source, root))
-    return Bench(spec, family, found, resolve_device(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,81 +263,6 @@ def _with_data(trial: Trial, bench: Bench | None) -> Trial:
             f"({bench.data.source}, {bench.data.fingerprint[:12]})."
         )
     return dataclasses.replace(trial, data=bench.data)
-
-
-def run(*, reporter: Reporter | None = None, **asked: Any) -> pd.DataFrame:
-    """Train and test methods on benches, and keep a record of each trial, as the command ``run`` does.
-
-    Args:
-        reporter: shows progress; None for none.
-        asked: options of ``run`` by name; ``bench`` is needed. Lists may be lists, or texts with commas. Trials run one
-            after the other, in processes of their own where a plugin of another package takes part; ``jobs``, ``ray``,
-            ``cpus``, ``profile``, ``dry_run``, ``estimate`` and ``margin`` are the command line's alone.
-
-    Returns:
-        The records that were asked for, as :func:`read_records` gives them.
-
-    Raises:
-        UserError: what was asked for cannot be done.
-        TrialError: a trial failed; the records of the others are kept.
-    """
-    chosen = options.merged(asked)
-    if changed := [name for name in _OF_COMMAND if chosen[name] != options.DEFAULTS[name]]:
-        raise UserError(
-            f"run from Python goes through its trials in this process; {changed[0]} is for the command line."
-        )
-    config = options.run_config(chosen)
-    planned = planning.plan_trials(config, reporter)
-    summary = scheduler.run(planned, config, reporter or Quiet(), wait=chosen["wait"], time_limit=chosen["time_limit"])
-    if summary.failed:
-        title, message = summary.failed[0]
-        raise TrialError(f"{len(summary.failed)} of {len(planned)} trials failed; {title}: {message}")
-    keys = {trial.record_key(protocol) for trial in planned for protocol in trial.protocols}
-    return to_frame(record for record in store.load_all(config.results) if record.key in keys)
-
-
-def read_records(*folders: str | Path) -> pd.DataFrame:
-    """The records of results folders, one row a score; a column for each setting, data option and condition.
-
-    Args:
-        folders: of results; none for ``runs``, where they are by default.
-
-    Raises:
-        UserError: a record is damaged, or there is none.
-    """
-    places = [Path(folder).expanduser() for folder in folders or (RUNS,)]
-    records = [record for place in places for record in store.load_all(place)]
-    if not records:
-        raise UserError(f"a results folder holds records; there are none below {', '.join(map(str, places))}.")
-    return to_frame(records)
-
-
-def rescore(
-    *folders: str | Path,
-    bins: int = rescoring.BINS,
-    temperature: bool = False,
-    ensemble: bool = False,
-    model: RecordedModel = "best",
-    over: rescoring.Over = "tasks",
-) -> pd.DataFrame:
-    """Scores made again from kept predictions: other bins, recalibration, selective risk, ensembles over seeds.
-
-    Args:
-        folders: of results; none for ``runs``, where they are by default.
-        bins: of the expected calibration error.
-        temperature: whether to fit a temperature on the validation predictions, and to apply it.
-        ensemble: whether seeds of one configuration are put together, too.
-        model: of training: ``best`` on validation, or ``last``.
-        over: what intervals are over, ``tasks`` or ``classes``.
-
-    Returns:
-        A row for each trained model and each ensemble, as :func:`mlpip_bench.records.rescoring.rescore` has it.
-
-    Raises:
-        UserError: there are no predictions, they are damaged, or have not what was asked for.
-    """
-    models, _ = rescoring.sources(Path(folder).expanduser() for folder in folders or (RUNS,))
-    return rescoring.rescore(models, bins=bins, temperatures=temperature, ensembles=ensemble, model=model, over=over)
 
 
 def load(record: str | Path, *, device: str = "cpu") -> Model:
