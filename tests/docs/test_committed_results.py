@@ -1,5 +1,6 @@
 """What the repository says of its own runs follows from the records that are committed with it."""
 
+import itertools
 import re
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ import yaml
 from scipy import stats
 
 from builders import REPOSITORY
+from mlpip_bench.execution import restoring
 from mlpip_bench.execution.fingerprint import NUMBERS_VERSION
 from mlpip_bench.execution.options import merged, read_options, run_config
 from mlpip_bench.execution.planning import plan_trials
@@ -57,7 +59,9 @@ def about(name: str) -> dict[str, object]:
 
 
 UNDER_WAY = [name for name in EXPERIMENTS if "status" in about(name)]
-CURRENT = [name for name in EXPERIMENTS if "frozen" not in about(name) and name not in UNDER_WAY]
+PREPARED = ("furniture", "icons", "kanji")
+"""On data that a user makes with `data prepare`, and that are not at hand here."""
+CURRENT = [name for name in EXPERIMENTS if not {"frozen", "status"} & about(name).keys() and name not in PREPARED]
 WITH_RECORDS = sorted(path.parent.name for path in (REPOSITORY / "results").glob("*/records"))
 
 
@@ -110,6 +114,21 @@ def test_an_experiment_of_the_current_version_is_complete(name, data_root):
     standings = planned(name, data_root)
     assert standings
     assert [s.trial.title for s in standings if not s.nothing] == []
+
+
+@pytest.mark.parametrize("name", PREPARED)
+def test_an_experiment_on_prepared_data_has_the_records_of_its_plan(name):
+    asked = set()
+    for options in read_options(REPOSITORY / "results" / name / "experiment.yaml"):
+        config = run_config(merged(options))
+        asked |= set(
+            itertools.product(config.benches, config.methods, config.protocols, config.seeds, [str(config.data)])
+        )
+    records = store.load_all(REPOSITORY / "results" / name)
+    assert len(records) == len(asked)
+    assert {(r.bench, r.method, r.protocol, r.seed) for r in records} == {each[:4] for each in asked}
+    for record in records:  # and they are of today's code, whose key of the same settings and data is theirs
+        assert restoring.trial_of(record).record_key(record.protocol) == record.key
 
 
 @pytest.mark.parametrize("name", UNDER_WAY)

@@ -85,6 +85,10 @@ ELSEWHERE = {
             ("versa --bench views1s", " --data views.source=furniture"),
         )
     },
+    **{
+        f"python -m mlpip_bench run --config results/{e}/experiment.yaml --data-root ~/data --results runs/{e}": MADE
+        for e in ("icons", "kanji", "furniture")
+    },
     "python -m mlpip_bench data prepare shapenet --from ~/ShapeNetCore.v2 --to ~/data/shapenet": (
         "needs ShapeNet's meshes; tests/datasets/preparing/test_meshes.py runs it on made ones"
     ),
@@ -105,7 +109,9 @@ ELSEWHERE |= {
 }
 SMALL = "--iterations 1 --test-tasks 2 --queries 1 --device cpu"
 SMALL_SETTINGS = ("validation_tasks=1", "tasks_per_batch=1", "train_queries=1")
-LONG = re.compile("timing --set|versatility|tiny5w1s|--norm all|--preset paper|--profile|--jobs|--tune|--sweep")
+LONG = re.compile(
+    "results/sinusoid|timing --set|versatility|tiny5w1s|--norm all|--preset paper|--profile|--jobs|--tune|--sweep"
+)
 """What is left to the slow tests; the others have a dry run of it."""
 REPLACED = re.compile(r" --(iterations|test-tasks|queries|device|results) \S+")
 

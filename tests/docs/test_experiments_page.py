@@ -1,4 +1,4 @@
-"""docs/experiments.md, and docs/timing.md, quote the records that are committed with them."""
+"""Tables of docs/experiments.md, timing.md and regression.md quote the records that are committed with them."""
 
 import re
 
@@ -155,7 +155,51 @@ def test_bf16_is_within_half_a_point_of_float32(method):
     assert abs(less.mean) < 0.005
 
 
+def over_seeds(records, metric: str, bounds=None, digits: int = 4, factor: float = 1) -> str:
+    """Mean of the best models over the seeds of records of one configuration."""
+    runs = [score([r], metric).per_task for r in records if metric in {s.metric for s in r.scores}]
+    found = estimate(runs, bounds)
+    return f"{factor * found.mean:.{digits}f} ± {factor * found.ci95:.{digits}f}"
+
+
+def icon_rows() -> list[str]:
+    rows = []
+    for method in PRECISE:
+        cells = []
+        for split in ("classes", "drawers"):
+            of = [r for r in load("icons") if r.method == method and r.data["options"]["split"] == split]
+            cells += [over_seeds(of, "accuracy", (0, 1), 2, 100), over_seeds(of, "nll")]
+        rows.append(row(f"`{method}`", *cells))
+    return rows
+
+
+def kanji_rows() -> list[str]:
+    rows = []
+    for method in ("protonets", "versa", "maml"):
+        of = [r for r in load("kanji") if r.method == method and r.protocol == "versatility"]
+        conditions = [{"way": way} for way in (20, 100, 1000)]
+        cells = [shown(score(of, "accuracy", condition=c), 2, 100) for c in conditions]
+        rows.append(row(f"`{method}`", *cells, *(shown(score(of, "nll", condition=c), 3) for c in conditions)))
+    return rows
+
+
+def sinusoid_rows() -> list[str]:
+    rows = []
+    for bench in ("sinusoid5s", "sinusoid10s"):
+        for method in ("maml", "cnp", "versa", "amortized_vi", "blind"):
+            of = [r for r in load("sinusoid") if (r.bench, r.method) == (bench, method)]
+            rows.append(
+                row(f"`{bench}`", f"`{method}`", over_seeds(of, "nll", digits=3), over_seeds(of, "mse", digits=3))
+            )
+    return rows
+
+
+PAGES = {"precision": "timing.md", "sinusoid": "regression.md"}
 TABLES = {
+    "icons": icon_rows,
+    "kanji": kanji_rows,
+    "furniture": lambda: view_rows("furniture"),
+    "sinusoid": sinusoid_rows,
     "precision": precision_rows,
     "toy": toy_rows,
     "samples": sample_rows,
@@ -169,7 +213,7 @@ TABLES = {
 @pytest.mark.parametrize("name", TABLES)
 def test_the_page_quotes_the_records(name):
     """A table follows its marker; what is between its head and the next empty line are its rows."""
-    page = (DOCS / ("timing.md" if name == "precision" else "experiments.md")).read_text(encoding="utf-8")
+    page = (DOCS / PAGES.get(name, "experiments.md")).read_text(encoding="utf-8")
     (table,) = re.findall(rf"<!-- table: {name} -->\n(?:\|.*\n){{2}}((?:\|.*\n)+)", page)
     assert table.splitlines() == TABLES[name]()
 
