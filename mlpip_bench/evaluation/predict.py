@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -61,13 +61,18 @@ def predict_each(
     step: Step | None = None,
     *,
     one_at_a_time: bool = False,
-) -> list[Predictions]:
-    """The same under each of several settings of the method; features that they share are computed once."""
+    keep: Callable[[Distribution, Tensor], Any] = lambda predictive, y: (predictive, y),
+) -> list[list[Any]]:
+    """The same under each of several settings of the method; features that they share are computed once.
+
+    ``keep`` takes predictives and targets of some tasks at a time, and gives what is kept of them: all, or less where
+    that would be more than the memory has.
+    """
     was_training = method.training
     method.eval()
     variants = [method.with_settings(varied) for varied in settings]
     chunk = chunk_size(stream)
-    predictions: list[Predictions] = [[] for _ in settings]
+    kept: list[list[Any]] = [[] for _ in settings]
     with torch.no_grad(), SCORED.applied(), torch.random.fork_rng(devices=_cuda(stream)):
         for first in range(0, tasks, chunk):
             batch = stream.batch(first, min(chunk, tasks - first))
@@ -75,14 +80,14 @@ def predict_each(
             if len(variants) > 1:  # the same ones for each, or their features would be computed anew
                 parts = list(parts)
             with features_once(method) if len(variants) > 1 else contextlib.nullcontext():
-                for found, variant in zip(predictions, variants, strict=True):
+                for found, variant in zip(kept, variants, strict=True):
                     torch.manual_seed(seed_from(*stream.seed, "evaluation", first))
                     predictive = _of_batch(variant, batch.support, parts)
-                    found.append((predictive, where_float64_is(batch.query.y)))
+                    found.append(keep(predictive, where_float64_is(batch.query.y)))
             if step is not None:
                 step(min(first + chunk, tasks))
     method.train(was_training)
-    return predictions
+    return kept
 
 
 def _of_batch(method: Method[Any], support: Labeled, queries: Iterable[Labeled]) -> Distribution:
@@ -183,13 +188,18 @@ class ZeroProbabilityError(TrialError):
 
 
 def score(metric: Metric, predictions: Predictions) -> list[float]:
-    """One score a task.
+    """One score a task, as :func:`checked` has it."""
+    return checked(metric, [metric.score(predictive, y) for predictive, y in predictions])
+
+
+def checked(metric: Metric, of_tasks: Sequence[Tensor]) -> list[float]:
+    """One score a task, of scores of some tasks at a time.
 
     Raises:
         ZeroProbabilityError: a log-loss that is infinite.
         TrialError: a score that is not finite; it would poison every mean.
     """
-    scores = torch.cat([metric.score(predictive, y) for predictive, y in predictions])
+    scores = torch.cat(list(of_tasks))
     if not scores.isfinite().all():
         task = int((~scores.isfinite()).nonzero()[0])
         if scores[task] == math.inf and metric.unit.startswith("nats"):

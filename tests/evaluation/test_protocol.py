@@ -6,10 +6,12 @@ import statistics
 import numpy as np
 import pytest
 import torch
+from torch.distributions import Categorical
 
 from builders import make_method, make_pool
+from mlpip_bench.evaluation import protocol
 from mlpip_bench.evaluation.metrics import ACCURACY, NLL
-from mlpip_bench.evaluation.predict import predict, score
+from mlpip_bench.evaluation.predict import ZeroProbabilityError, predict, score
 from mlpip_bench.evaluation.protocol import SCRAMBLES, Evaluation, compiled_for_tests
 from mlpip_bench.tasks.batch import TaskShape
 from mlpip_bench.tasks.images import TaskStream
@@ -32,6 +34,25 @@ def test_means_under_several_scrambles_are_recorded():
         assert mean == pytest.approx(statistics.fmean(score(NLL, predict(other, stream, 6))))
     assert len(set(means)) == 3
     assert max(means) - min(means) < 1e-2
+
+
+@pytest.mark.parametrize("name", ["versa", "protonets"])
+def test_of_large_tasks_scores_are_kept_and_no_predictions(name, monkeypatch):
+    method, stream = make_method(name), tasks_of_test()
+    expected = Evaluation(method, "best", stream, 6).scores((NLL, ACCURACY), condition={"way": 3})
+    monkeypatch.setattr(protocol, "MOST_KEPT", 0)
+    large = Evaluation(method, "best", stream, 6)
+    assert large.scores((NLL, ACCURACY), condition={"way": 3}) == expected
+    assert not {"predictions", "scrambled"} & vars(large).keys()
+
+
+def test_of_large_tasks_a_score_that_is_not_finite_is_refused_too(monkeypatch):
+    method = make_method("protonets")
+    monkeypatch.setattr(protocol, "MOST_KEPT", 0)
+    certain = Categorical(probs=torch.eye(3)[torch.zeros(1, 6, dtype=torch.long)].expand(6, -1, -1))
+    monkeypatch.setattr(type(method), "predictive", lambda _, q, x: certain.expand(x.shape[:2]))
+    with pytest.raises(ZeroProbabilityError, match="nll is infinite on task 0"):
+        Evaluation(method, "best", tasks_of_test(), 6).scores((NLL,))
 
 
 def test_a_method_without_fixed_points_has_no_such_detail():
