@@ -76,7 +76,7 @@ def add(
     data_root: DataRoot = None,
     image_size: Annotated[
         int | None,
-        typer.Option(help="Height and width of the images; left out, 84, or that of the arrays of an npz file."),
+        typer.Option(help="Height and width of the images; left out, 84, or that of the square arrays of an npz file."),
     ] = None,
     split: Annotated[
         str | None,

@@ -195,7 +195,10 @@ def _print_configuration(planned: Sequence[Trial], protocols: tuple[str, ...], t
         text = ", ".join(f"{k} {v}" for k, v in config.items())
         spec = ", ".join(f"{k} {v}" for k, v in trial.backbone.spec.items())
         backbone = trial.backbone.name + (f" ({spec})" if spec else "")
-        data = f"{trial.data.name} ({trial.data.source}), device {trial.device}"
+        data = f"{trial.data.name} ({trial.data.source})"
+        if other := trial.tested_on:
+            data += f", tested on {other.data.name} ({other.data.source})"
+        data += f", device {trial.device}"
         shown.setdefault((trial.measured_as, trial.method, f"{text}, backbone {backbone}, data {data}"), []).append(
             str(trial.seed)
         )

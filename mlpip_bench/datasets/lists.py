@@ -52,14 +52,21 @@ def read_list(path: Path, columns: Sequence[str], optional: Sequence[str] = ()) 
         found = []
         for row in rows:
             if None in row:
-                raise ValueError(f"line {rows.line_num} has more fields than the first line; quote what has a comma")
+                raise UserError(
+                    f"{path} must be {what}; line {rows.line_num} has more fields than the first. Quote what has a "
+                    "comma."
+                )
             fields = ["" if name is None else row[name] for name in chosen.values()]
             if None in fields:
-                raise ValueError(f"line {rows.line_num} has too few fields")
+                raise UserError(f"{path} must be {what}; line {rows.line_num} has too few fields. Add what is missing.")
             found.append(tuple(field.strip() for field in fields))
         if not found:
-            raise ValueError("it has no row")
+            raise UserError(f"{path} must be {what}; it has no row below its first line. Add some.")
         return found
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} must be {what}, a text in UTF-8; byte {error.start} begins no character of it. Save it as UTF-8."
+        ) from error
     except (OSError, ValueError, csv.Error) as error:
         raise broken(path, what, getattr(error, "strerror", None) or error) from error
 

@@ -138,7 +138,8 @@ def decode(picture: Picture, mode: Literal["RGB", "L"]) -> Image.Image:
         elif isinstance(error, OSError):
             reason = error.strerror or error
         raise UserError(
-            f"a picture must be a whole JPEG, PNG, BMP, WebP or TIFF; {picture.name} is not: {reason}. Fetch it again."
+            f"a picture must be a whole JPEG, PNG, BMP, WebP or TIFF; {picture.name} is not: {reason}. "
+            "Replace it, or take it out."
         ) from error
 
 

@@ -41,11 +41,12 @@ def test_any_form_gives_the_same_rows(rows, delimiter, encoding, end, index, tmp
         (b"\n\n", "it is no csv"),
         (b"", "it is empty"),
         (b"<html>", "it is a web page"),
-        (b"filename,label\n\xff\xfe,b\n", "damaged"),
+        (b"filename,label\na,b,c\n", "line 2 has more fields than the first. Quote what has a comma"),
+        ("filename,label\nMöwe,b\n".encode("latin-1"), "byte 16 begins no character of it. Save it as UTF-8"),
         (b'filename,label\n"a,b\n', "damaged"),
         (b"filename,label\n" + b"x" * 200_000 + b",b\n", "damaged"),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_what_is_wrong_is_named(content: bytes, message: str, tmp_path: Path):
     (tmp_path / "list.csv").write_bytes(content)

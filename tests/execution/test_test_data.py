@@ -95,6 +95,12 @@ def test_what_python_trains_is_tested_on_the_other_data_too(root):
         assert set(mlpip_bench.evaluate(model)["metric"]) == metrics
 
 
+def test_a_dry_run_says_both_data_sets(root, tmp_path):
+    shown = " ".join(run(root, tmp_path, "--test-on", "fish20", "--dry-run").output.replace("│", " ").split())
+    assert "data birds (real), tested on fish20 (real)" in shown
+    assert "tested on" not in run(root, tmp_path, "--dry-run").output
+
+
 def test_the_data_set_itself_is_no_other(root, tmp_path):
     assert run(root, tmp_path, "--test-on", "birds").exit_code == 0
     assert set(accuracies(tmp_path)) == {"birds3w1s"}

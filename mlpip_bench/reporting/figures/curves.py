@@ -11,6 +11,8 @@ from mlpip_bench.reporting.figures.style import COLORS, configurations, despine,
 
 _Z = 1.96
 """Standard deviations on each side of the mean of a Gaussian, within which 95 % of it are."""
+_LINE = 18
+"""Characters of a label that the height of a row has room for."""
 
 
 def curves(records: Sequence[Record]) -> Figure | None:
@@ -40,7 +42,7 @@ def curves(records: Sequence[Record]) -> Figure | None:
             axes.plot(asked_x, asked_y, color="0.45", linestyle="", marker="x", markersize=3, markeredgewidth=0.7)
             axes.plot(given_x, given_y, color="black", linestyle="", marker="o", markersize=3)
             despine(axes)
-        row[0].set_ylabel(wrapped(label))
+        row[0].set_ylabel(wrapped(label, _LINE))
     for axes, name in zip(grid[0], range(1, tasks + 1), strict=True):
         axes.set_title(f"test task {name}")
     for axes in grid[-1]:

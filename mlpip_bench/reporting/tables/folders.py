@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -57,6 +58,8 @@ How: TypeAlias = Literal["paired", "unpaired", "data differ", "only in A", "only
 _SET_OFF: tuple[How, ...] = ("paired", "unpaired")
 
 _SHOWN = ("protocol", "norm", "inductive", "queries", "device", "preset", "iterations", "test_tasks", "source")
+_LONGEST = 300
+"""Characters of what an error lists of a folder."""
 """Facts with columns of their own, so that settings leave them out."""
 
 
@@ -161,7 +164,10 @@ def changes(a: Iterable[Record], b: Iterable[Record], margins: Margins = NO_MARG
     places = sorted(sides[0].keys() | sides[1].keys())
     found = [_change(*pair) for place in places for pair in _matched(sides[0].get(place, []), sides[1].get(place, []))]
     if not any(change.a and change.b for change in found):
-        only = "; ".join(f"only in {side}: {_alone(found, f'only in {side}') or 'nothing'}" for side in "AB")
+        alone = {side: _alone(found, f"only in {side}") or "nothing" for side in "AB"}
+        only = "; ".join(
+            f"only in {side}: {textwrap.shorten(what, _LONGEST, placeholder=' ...')}" for side, what in alone.items()
+        )
         raise UserError(
             "two folders are compared in what both have measured: a bench, a method, a metric and, where a folder has "
             f"several configurations of these, the same one; got {only}. Run a method of one of them with --results "

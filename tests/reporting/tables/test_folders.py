@@ -165,6 +165,9 @@ def test_nothing_in_common_is_an_error_that_says_what_there_is() -> None:
         UserError, match=r"only in A: accuracy on omni5w1s: alpha; only in B: accuracy on .* beta\. Run"
     ):
         changes([record()], [record(method="beta")])
+    with pytest.raises(UserError, match=r"alpha_00, .* \.\.\.; only in B: accuracy on .* beta\. Run") as raised:
+        changes([record(method=f"alpha_{number:02d}") for number in range(100)], [record(method="beta")])
+    assert len(str(raised.value)) < 900
 
 
 # ------------------------------------------------------------------------------------------------------ the command
