@@ -15,7 +15,7 @@ from mlpip_bench.evaluation.metrics import Metric
 from mlpip_bench.inference.distributions import Delta, GaussianSoftmax, MonteCarloMixture, to_float64, where_float64_is
 from mlpip_bench.inference.method import Method, Posterior
 from mlpip_bench.nn.backbone import features_once
-from mlpip_bench.tasks.batch import Labeled
+from mlpip_bench.tasks.batch import Labeled, TaskShape
 from mlpip_bench.tasks.stream import OfShapes, Stream
 from mlpip_bench.utils.errors import TrialError
 from mlpip_bench.utils.numerics import SCORED
@@ -114,9 +114,12 @@ def chunk_size(stream: Stream) -> int:
     shape = stream.shape
     if isinstance(stream, OfShapes):
         return 1
-    return max(
-        1, min(_TASKS_AT_ONCE.get(stream.device.type, 4), _PROBABILITIES_AT_ONCE // (shape.queries * shape.way**2))
-    )
+    return max(1, min(_TASKS_AT_ONCE.get(stream.device.type, 4), _PROBABILITIES_AT_ONCE // probabilities(shape)))
+
+
+def probabilities(shape: TaskShape) -> int:
+    """How many numbers a task's predictives are: of each of its queries, one a class."""
+    return shape.queries * shape.way**2
 
 
 def single_query(query: Labeled, index: int) -> Labeled:

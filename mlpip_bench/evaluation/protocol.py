@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from mlpip_bench.evaluation.metrics import Metric
-from mlpip_bench.evaluation.predict import Predictions, checked, predict, predict_each, score
+from mlpip_bench.evaluation.predict import Predictions, checked, predict, predict_each, probabilities
 from mlpip_bench.inference.method import Method, TaskKind, TrainingPlan
 from mlpip_bench.nn.fused import plain_operations
 from mlpip_bench.records.record import Model, Scores
@@ -123,16 +123,18 @@ class Evaluation:
 
     @functools.cached_property
     def scrambled(self) -> list[Predictions]:
-        """Predictives of the first test tasks under several sets of fixed points; none for a method without any."""
-        sets = self._sets_of_points()
-        return predict_each(self.method, self.stream, min(self.tasks, SCRAMBLED_TASKS), sets) if sets else []
+        """Predictives of the first test tasks under several sets of fixed points; none for a method without a choice.
 
-    def _sets_of_points(self) -> list[Any]:
-        """Settings of a method whose class probabilities are averages over fixed points: it has ``scramble``."""
+        A method whose class probabilities are averages over fixed points has the setting ``scramble``.
+        """
+        return self._under_sets_of_points()
+
+    def _under_sets_of_points(self, **keep: Any) -> list[Any]:
         settings = self.method.settings
         if self.method.problem.kind != "classification" or not hasattr(settings, "scramble"):
             return []
-        return [dataclasses.replace(settings, scramble=settings.scramble + i) for i in range(SCRAMBLES)]
+        sets = [dataclasses.replace(settings, scramble=settings.scramble + i) for i in range(SCRAMBLES)]
+        return predict_each(self.method, self.stream, min(self.tasks, SCRAMBLED_TASKS), sets, **keep)
 
     def predict(self, note: str = "", *, one_at_a_time: bool = False) -> Predictions:
         """A pass over the test tasks of its own, for a protocol that changes how they are predicted."""
@@ -164,38 +166,18 @@ class Evaluation:
         With those, and a method that averages over fixed points, the detail ``scramble_means`` has the mean score of
         the first test tasks under each of several sets of points.
         """
-        if predictions is None and self._is_large():
-            return self._scores_as_they_come(metrics, condition)
-        sets = self.scrambled if predictions is None else []
-        predictions = self.predictions if predictions is None else predictions
-        return [
-            self.labeled(
-                metric,
-                score(metric, predictions),
-                condition=condition,
-                detail={"scramble_means": tuple(statistics.fmean(score(metric, s)) for s in sets)} if sets else None,
-            )
-            for metric in metrics
-        ]
-
-    def _is_large(self) -> bool:
-        """Whether predictions of all test tasks are too many to keep: a task of a thousand ways has 120 MB of them."""
-        shape = self.stream.shape
-        bytes_kept = self.tasks * shape.queries * shape.way**2 * torch.float64.itemsize
-        return self.method.problem.kind == "classification" and bytes_kept > MOST_KEPT
-
-    def _scores_as_they_come(
-        self, metrics: Sequence[Metric], condition: Mapping[str, str | int | float] | None
-    ) -> list[Scores]:
-        """The same scores, in a pass of their own that keeps nothing else."""
 
         def scored(predictive: Distribution, y: Tensor) -> list[Tensor]:
             return [metric.score(predictive, y) for metric in metrics]
 
-        first, sets = min(self.tasks, SCRAMBLED_TASKS), self._sets_of_points()
-        with self._reporter.stage(self._title, self.tasks) as step:
-            (found,) = predict_each(self.method, self.stream, self.tasks, [self.method.settings], step, keep=scored)
-        of_sets = predict_each(self.method, self.stream, first, sets, keep=scored) if sets else []
+        if predictions is None and self._is_large():  # passes of their own, which keep nothing else
+            with self._reporter.stage(self._title, self.tasks) as step:
+                (found,) = predict_each(self.method, self.stream, self.tasks, [self.method.settings], step, keep=scored)
+            of_sets = self._under_sets_of_points(keep=scored)
+        else:
+            sets = self.scrambled if predictions is None else []
+            passes = (self.predictions if predictions is None else predictions, *sets)
+            found, *of_sets = ([scored(*chunk) for chunk in each] for each in passes)
 
         def of_tasks(chunks: Sequence[Sequence[Tensor]], number: int) -> list[float]:
             return checked(metrics[number], [scores[number] for scores in chunks])
@@ -206,6 +188,11 @@ class Evaluation:
             detail = {"scramble_means": means} if means else None
             scores.append(self.labeled(metric, of_tasks(found, number), condition=condition, detail=detail))
         return scores
+
+    def _is_large(self) -> bool:
+        """Whether predictions of all test tasks are too many to keep: a task of a thousand ways has 120 MB of them."""
+        bytes_kept = self.tasks * probabilities(self.stream.shape) * torch.float64.itemsize
+        return self.method.problem.kind == "classification" and bytes_kept > MOST_KEPT
 
     def labeled(
         self,

@@ -58,9 +58,10 @@ How: TypeAlias = Literal["paired", "unpaired", "data differ", "only in A", "only
 _SET_OFF: tuple[How, ...] = ("paired", "unpaired")
 
 _SHOWN = ("protocol", "norm", "inductive", "queries", "device", "preset", "iterations", "test_tasks", "source")
+"""Facts with columns of their own, so that settings leave them out."""
+
 _LONGEST = 300
 """Characters of what an error lists of a folder."""
-"""Facts with columns of their own, so that settings leave them out."""
 
 
 @dataclass(frozen=True)
