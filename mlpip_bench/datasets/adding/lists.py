@@ -49,7 +49,7 @@ def from_list(
     splits: dict[str, dict[str, list[Item]]] = defaultdict(lambda: defaultdict(list))
     missing = []
     rows = read_list(path, columns, ("split",))
-    _check_labels(path, {name: label for name, label, _ in rows})
+    _check_labels(path, [(name, label) for name, label, _ in rows])
     for name, label, word in rows:
         split = split_named(word) if word else UNSPLIT
         if split is None:
@@ -74,15 +74,15 @@ def from_list(
     return Material(layout, splits, facts=facts or {})
 
 
-def _check_labels(path: Path, labels: Mapping[str, str]) -> None:
-    """Labels by the name of their picture."""
-    if without := [name for name, label in labels.items() if not label]:
+def _check_labels(path: Path, rows: list[tuple[str, str]]) -> None:
+    """Of names of pictures with their labels."""
+    if without := [name for name, label in rows if not label]:
         raise UserError(
             f"each row of {path} must have a label; {len(without)} have none: {listed(without)}. Write the class "
             "there, or leave the row out."
         )
-    if all(map(_REAL_NUMBER.fullmatch, labels.values())):
-        numbers = listed(dict.fromkeys(labels.values()))
+    if all(_REAL_NUMBER.fullmatch(label) for _, label in rows):
+        numbers = listed(dict.fromkeys(label for _, label in rows))
         raise UserError(
             f"labels must be names or whole numbers; in {path} they are real numbers, {numbers}. "
             "Name the class of each picture."

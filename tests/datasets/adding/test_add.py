@@ -374,13 +374,14 @@ def test_what_is_wrong_with_an_array_file_is_named(
     [
         (["file,label", "c0/00.png,0.5", "c1/00.png,1.0"], r"they are real numbers, 0\.5, 1\.0"),
         (["file,label", "c0/00.png,"], "must have a label; 1 have none"),
+        (["file,label", "c0/00.png,", "c0/00.png,a"], "must have a label; 1 have none"),
         (["file,label", "c0/77.png,a", "c0/00.png,b"], r"1 of 2 are missing: c0/77\.png"),
         (["file,label,split", "c0/00.png,a,dev"], "train, val or test; c0/00.png is in 'dev'"),
         (["file,label,split", "c0/00.png,a,", "c0/01.png,a,test"], "1 have none"),
         (["file,label,split", "c0/00.png,a,train", "c0/01.png,b,test"], "has no validation"),
         (["picture,label", "c0/00.png,a"], "lacks file"),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_what_is_wrong_with_a_list_is_named(rows: list[str], message: str, folder: Path, root: Path) -> None:
     (folder / "list.csv").write_text("\n".join(rows))
