@@ -267,7 +267,7 @@ _CHANGES: dict[str, list[str]] = {}
 
 def _imported(entry: EntryPoint) -> Any:
     """What an entry point names; what a third party's import changes of the process is set back, and kept in mind."""
-    if is_own(entry) or entry.module in sys.modules:
+    if entry.module in sys.modules or is_own(entry):  # in this order: whose it is is read from metadata
         return entry.load()
     import mlpip_bench.inference.method  # noqa: F401  # or the import would seem to change what it merely imports
 

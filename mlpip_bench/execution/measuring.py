@@ -58,23 +58,27 @@ def train_and_measure(
         predictions: whether to keep the predictions that the records are made of, in a file that is written first.
 
     Yields:
-        A record a protocol, to be kept at once.
+        A record a protocol, as soon as it is measured, to be kept at once.
 
     Raises:
         TrialError: training stopped, or a protocol failed, after the records of the others.
         UserError: a checkpoint is damaged or cannot be written.
     """
     method, trained, streams = train_trial(trial, folder, reporter, afresh=afresh)
+    failed: dict[str, BaseException] = {}
     with SCORED.applied():
         began = time.monotonic()
         method = compiled_for_tests(method, trial.numerics)
         found: dict[tuple[Split, int], Predictions] | None = {} if predictions else None
-        measured, failed = _measure(trial, method, trained, streams, protocols, reporter, found)
-        inductive = bool(measured) and is_inductive(method, streams["test"].batch(0, 1))
-        kept = _keep(trial, found, folder, reporter) if measured and found else None
-        for name, scores in measured.items():
-            record = make_record(trial, method, trained, name, scores, inductive, time.monotonic() - began, {})
-            yield dataclasses.replace(record, predictions=kept)
+        inductive: bool | None = None
+        for measured in _measure(trial, method, trained, streams, protocols, reporter, found, failed):
+            if inductive is None:
+                inductive = is_inductive(method, streams["test"].batch(0, 1))
+            kept = _keep(trial, found, folder, reporter) if found else None
+            for name, scores in measured.items():
+                record = make_record(trial, method, trained, name, scores, inductive, time.monotonic() - began, {})
+                yield dataclasses.replace(record, predictions=kept)
+        method.load_state_dict(trained.best_model)  # which the method holds from here on
     if failed:  # the records of the others are written by now
         messages = (f"protocol {name}: {message_of(error)}" for name, error in failed.items())
         raise TrialError("; ".join(messages)) from next(iter(failed.values()))
@@ -258,15 +262,15 @@ def _measure(
     protocols: Sequence[str],
     reporter: Reporter,
     kept: dict[tuple[Split, int], Predictions] | None,
-) -> tuple[dict[str, list[Scores]], dict[str, BaseException]]:
-    """By protocol, the scores of the models that validation chose and of the last; and the errors of those that failed.
+    failed: dict[str, BaseException],
+) -> Iterator[dict[str, list[Scores]]]:
+    """By protocol, the scores of the models that validation chose and of the last, as soon as they are complete.
 
     A score is of the model that its metric chooses by, so accuracy and NLL may be of two models of one training.
     Models of one iteration are one, and measured once. Predictions that the protocols ask for are added to ``kept``,
-    with those of the validation tasks.
+    with those of the validation tasks, before any scores are given; what failed is added to ``failed``.
     """
     scores: dict[str, list[Scores]] = {name: [] for name in protocols}
-    failed: dict[str, BaseException] = {}
     chosen = _chosen(trial, trained)
     first = next(iter(chosen))
     by_metric = {
@@ -274,11 +278,15 @@ def _measure(
         for name in protocols
     }
     states = {**dict(chosen.values()), trained.iteration: trained.model}
+    del states[trained.iteration]  # which comes last, with all scores
+    states[trained.iteration] = trained.model
     for iteration, state in states.items():
         method.load_state_dict(state)
         last = iteration == trained.iteration
         which: Model = "best" if iteration in dict(chosen.values()) else "last"
         evaluation = Evaluation(method, which, streams["test"], trial.plan.test_tasks, reporter, trial.title)
+        complete: dict[str, list[Scores]] = {}
+        waits = kept is not None  # for predictions, which the first protocol that needs them makes
         for name in [n for n in protocols if n not in failed]:
             if not last and iteration not in {chosen[by][0] for by in by_metric[name].values()}:
                 continue
@@ -295,17 +303,32 @@ def _measure(
                     scores[name].append(dataclasses.replace(score, model="best", chosen_by=by))
                 if last:
                     scores[name].append(dataclasses.replace(score, model="last", chosen_by=""))
-        if kept is not None and "predictions" in vars(evaluation) and method.problem.kind != "reconstruction":
-            validation = predict(method, streams["validation"], trial.plan.validation_tasks)
-            try:
-                both: dict[Split, Any] = {"test": evaluation.predictions, "validation": validation}
-                kept.update({(split, iteration): to_keep(found, streams[split]) for split, found in both.items()})
-            except ValueError as error:
-                reporter.say(
-                    f"{trial.title}: the predictions of its model of iteration {iteration} are not kept: {error}"
-                )
-    method.load_state_dict(trained.best_model)  # which the method holds from here on
-    return {name: found for name, found in scores.items() if name not in failed}, failed
+            if last:
+                complete[name] = scores[name]
+            if kept is not None and waits and "predictions" in vars(evaluation):
+                kept.update(_predictions(trial, evaluation, iteration, streams, reporter))
+                waits = False
+            if complete and not waits:
+                yield complete
+                complete = {}
+        if complete:
+            yield complete
+
+
+def _predictions(
+    trial: Trial, evaluation: Evaluation, iteration: int, streams: Mapping[str, Stream], reporter: Reporter
+) -> dict[tuple[Split, int], Predictions]:
+    """The predictions of an evaluation that can be kept, and those of the validation tasks."""
+    method = evaluation.method
+    if method.problem.kind == "reconstruction":
+        return {}
+    validation = predict(method, streams["validation"], trial.plan.validation_tasks)
+    both: dict[Split, Any] = {"test": evaluation.predictions, "validation": validation}
+    try:
+        return {(split, iteration): to_keep(found, streams[split]) for split, found in both.items()}
+    except ValueError as error:
+        reporter.say(f"{trial.title}: the predictions of its model of iteration {iteration} are not kept: {error}")
+        return {}
 
 
 def _keep(trial: Trial, found: OfTrial, folder: Path, reporter: Reporter) -> PredictionsFile | None:

@@ -69,6 +69,33 @@ def test_accuracy_and_nll_are_of_the_models_that_each_chose(by_accuracy, by_nll,
     assert titles["nll_last"].endswith("model: last iteration of training)")
 
 
+@pytest.mark.parametrize("predictions", [False, True])
+@pytest.mark.parametrize("best", [2, 3])
+def test_what_is_measured_is_given_before_the_next_protocol_begins(best, predictions, tmp_path, monkeypatch):
+    (trial,) = plan_trials(make_config(tmp_path, settings={"iterations": 3}))
+    method = trial.build_method()
+    models = dict(enumerate(states_of(method, 4)))
+    trained = TrainingState(3, models[3], {}, models[best], best, 0.5, [])
+    monkeypatch.setattr(measuring, "train_trial", lambda *_, **__: (method, trained, trial.streams()))
+    begun, original = [], measuring.scores_of
+
+    def noted(protocol, evaluation):
+        begun.append(type(protocol).__name__)
+        return original(protocol, evaluation)
+
+    monkeypatch.setattr(measuring, "scores_of", noted)
+    records = measuring.train_and_measure(
+        trial, ("nll", "versatility"), tmp_path, Quiet(), afresh=False, predictions=predictions
+    )
+    first = next(records)
+    assert first.protocol == "nll"
+    assert begun[-1] == "NegativeLogLikelihood"  # a kill from here on loses nothing of it
+    assert (first.predictions is not None) == predictions
+    (second,) = records
+    assert second.protocol == "versatility"
+    assert first.predictions == second.predictions  # one file of both
+
+
 def test_what_is_off_in_training_is_in_no_key_and_no_record(tmp_path):
     (plain,), (spelled,), (other,) = (
         plan_trials(make_config(tmp_path, settings=settings))
