@@ -146,14 +146,12 @@ class GaussianSoftmax(Distribution):
     @functools.cached_property
     def log_probs(self) -> Tensor:
         """Log of the mean class probabilities, ``[task, point, way]``."""
-        mean, std = self.gaussian.mean, self.gaussian.stddev
-        points = self.points.to(mean)
-        at_once = max(1, _LOGITS_AT_ONCE.get(mean.device.type, 2**22) // max(mean.numel(), 1))
-        total = torch.full_like(mean, -math.inf)
-        for part in points.split(at_once):
-            drawn = mean + std * part[:, self.rank].unsqueeze(2)
-            total = torch.logaddexp(total, drawn.log_softmax(-1).logsumexp(0))
-        return total - math.log(len(points))
+        most, (tasks, _, way) = _LOGITS_AT_ONCE.get(self.rank.device.type, 2**22), self.gaussian.mean.shape
+        some = max(1, most // (tasks * way))
+        mean, std = (t.mT.contiguous().split(some, -1) for t in (self.gaussian.mean, self.gaussian.stddev))
+        points = self.points.to(mean[0])
+        parts = [_log_mean_softmax(*part, points, self.rank, most) for part in zip(mean, std, strict=True)]
+        return torch.cat(parts, -1).mT
 
     @property
     def probs(self) -> Tensor:
@@ -171,8 +169,33 @@ class GaussianSoftmax(Distribution):
         return drawn
 
 
-_LOGITS_AT_ONCE = {"cpu": 2**18}
-"""Of all points of a part; on a CPU few enough for the cache."""
+_LOGITS_AT_ONCE = {"cpu": 2**17}
+"""Of all samples of a part; on a CPU few enough for the cache."""
+
+
+def _log_mean_softmax(
+    mean: Float[Tensor, "task way point"],
+    std: Float[Tensor, "task way point"],
+    noise: Float[Tensor, "sample way"],
+    rank: Int[Tensor, "task way"],
+    most: int,
+) -> Float[Tensor, "task way point"]:
+    """Log of the mean of softmax(mean + std * noise); the last dimension, which is gone through at once, is long."""
+    parts = noise.split(max(1, most // max(1, mean.numel())))
+
+    def logits(part: Tensor) -> Tensor:
+        return torch.addcmul(mean, std, part[:, rank].unsqueeze(-1))
+
+    total = torch.zeros_like(mean)
+    for part in parts:
+        total += logits(part).softmax(-2).sum(0)
+    limits = torch.finfo(mean.dtype)
+    if not (total < limits.tiny / limits.eps).any():
+        return total.log() - math.log(len(noise))
+    total = torch.full_like(mean, -math.inf)  # some vanish, whose logs take four times as long
+    for part in parts:
+        total = torch.logaddexp(total, logits(part).log_softmax(-2).logsumexp(0))
+    return total - math.log(len(noise))
 
 
 def linear_gaussian_outputs(features: Float[Tensor, "task point feature"], psi: Normal) -> Normal:
