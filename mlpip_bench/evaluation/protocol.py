@@ -84,8 +84,8 @@ class SideBySideProtocol(MeasurementRule):
 
 SCRAMBLES, SCRAMBLED_TASKS = 3, 100
 """Sets of fixed points that are compared, and first test tasks that they are compared on; the means are recorded."""
-MOST_KEPT = 2**30
-"""Bytes of the predictions of all test tasks that several protocols share."""
+MOST_KEPT = 2**31
+"""Bytes of the predictions of all test tasks that several protocols share, under all sets of fixed points."""
 
 
 class Evaluation:
@@ -190,9 +190,12 @@ class Evaluation:
         return scores
 
     def _is_large(self) -> bool:
-        """Whether predictions of all test tasks are too many to keep: a task of a thousand ways has 120 MB of them."""
-        bytes_kept = self.tasks * probabilities(self.stream.shape) * torch.float64.itemsize
-        return self.method.problem.kind == "classification" and bytes_kept > MOST_KEPT
+        """Whether predictions are too many to keep: those of one task of a thousand ways take 240 MB."""
+        if self.method.problem.kind != "classification":
+            return False
+        of_sets = SCRAMBLES * min(self.tasks, SCRAMBLED_TASKS) if hasattr(self.method.settings, "scramble") else 0
+        both = 2 * torch.float64.itemsize  # probabilities and their logs
+        return (self.tasks + of_sets) * probabilities(self.stream.shape) * both > MOST_KEPT
 
     def labeled(
         self,

@@ -46,6 +46,21 @@ def test_of_large_tasks_scores_are_kept_and_no_predictions(name, monkeypatch):
     assert not {"predictions", "scrambled"} & vars(large).keys()
 
 
+@pytest.mark.parametrize("name", ["versa", "protonets"])
+def test_all_that_is_kept_of_test_tasks_is_counted(name, monkeypatch):
+    method, stream = make_method(name), tasks_of_test()
+    evaluation = Evaluation(method, "best", stream, 6)
+    evaluation.scores((NLL, ACCURACY))
+    passes = (evaluation.predictions, *evaluation.scrambled)
+    tensors = [t for kept in passes for predictive, _ in kept for t in vars(predictive).values() if torch.is_tensor(t)]
+    size = sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+    for most, is_large in ((size, False), (size - 1, True)):
+        monkeypatch.setattr(protocol, "MOST_KEPT", most)
+        again = Evaluation(method, "best", stream, 6)
+        again.scores((NLL,))
+        assert ("predictions" not in vars(again)) == is_large
+
+
 def test_of_large_tasks_a_score_that_is_not_finite_is_refused_too(monkeypatch):
     method = make_method("protonets")
     monkeypatch.setattr(protocol, "MOST_KEPT", 0)
