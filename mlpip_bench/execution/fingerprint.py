@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 import mlpip_bench
 from mlpip_bench import registry
+from mlpip_bench.nn.own import own_code
 
 NUMBERS_VERSION = 2
 """Raised by whoever moves the numbers of any method, bench or protocol of the suite; a part of every key.
@@ -34,6 +35,8 @@ def plugin_code(kind: registry.Kind, name: str) -> str | None:
     Returns:
         Twelve hexadecimal digits.
     """
+    if kind == "backbone" and ":" in name:
+        return own_code(name)
     entry = registry.origin(kind, name)
     if entry is None or entry.dist is None or registry.is_own(entry):
         return None

@@ -22,7 +22,7 @@ from mlpip_bench.inference.method import Method
 from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.records.record import LARGEST_SEED
 from mlpip_bench.training.checkpoints import load_checkpoint
-from mlpip_bench.utils.choices import NORM_MODES, SourceChoice
+from mlpip_bench.utils.choices import NORM_MODES, OWN_NORM, SourceChoice
 from mlpip_bench.utils.device import resolve_device
 from mlpip_bench.utils.errors import UserError, one_line, unknown_name
 from mlpip_bench.utils.progress import Reporter
@@ -104,7 +104,7 @@ def plan_trials(
                         swept=swept,
                         plan=family.fitted(chosen.plan, bench, source),
                         settings=chosen.settings,
-                        norm=norm,
+                        norm=backbones[bench].norm_used(norm),
                         backbone=backbones[bench],
                         preset=config.preset,
                         queries=families[config.test_on or bench.family].queries_at_test(config.queries),
@@ -141,7 +141,7 @@ def plan_trials(
 
 def _check_words(config: RunConfig) -> None:
     for kind, value, known in (
-        *(("norm", norm, NORM_MODES) for norm in config.norms),
+        *(("norm", norm, (*NORM_MODES, OWN_NORM)) for norm in config.norms),
         ("preset", config.preset, PRESETS),
         ("overwrite", config.overwrite, get_args(Overwrite)),
         ("source", config.source, get_args(SourceChoice)),

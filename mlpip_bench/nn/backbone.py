@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from mlpip_bench.nn import accelerator
 from mlpip_bench.nn.normalization import Normalization, Statistics
 from mlpip_bench.tasks.batch import TaskBatch
-from mlpip_bench.utils.choices import NormMode
+from mlpip_bench.utils.choices import DEFAULT_NORM, NORM_MODES, NormMode
+from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.numerics import backbone_autocast
 from mlpip_bench.utils.settings import NoSettings, as_json
 
@@ -39,11 +40,15 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
     Attributes:
         reference: where the network comes from.
         Settings: frozen dataclass of the backbone's own settings, with defaults.
+        normalizes: whether there is anything that the norm of a run changes.
+        own_norm: whether it brings batch norm of its own along, which a run may ask for.
         features: dimension of h(x); set in ``__init__``.
     """
 
     reference: ClassVar[str]
     Settings: ClassVar[type] = NoSettings
+    normalizes: ClassVar[bool] = True
+    own_norm: ClassVar[bool] = False
     features: int
 
     def __init__(self, input_shape: InputShape, settings: Any, norm: NormMode, *, dropout: bool = False) -> None:
@@ -194,6 +199,19 @@ class BackboneSpec:
     def build(self, norm: NormMode, *, dropout: bool = False) -> Backbone:
         """A module with initial parameters."""
         return self.plugin(self.input_shape, self.settings, norm, dropout=dropout)
+
+    def norm_used(self, asked: NormMode) -> NormMode:
+        """The norm of the network where a run asks for one: the default stands for any where nothing is normalized.
+
+        Raises:
+            UserError: its own is asked for, and it brings none.
+        """
+        if asked == "own" and not self.plugin.own_norm:
+            raise UserError(
+                f"norm own is batch norm as a network of plain torch layers brings it along; {self.name} has none of its "
+                f"own. Use another: {', '.join(NORM_MODES)}."
+            )
+        return asked if self.plugin.normalizes else DEFAULT_NORM
 
     @property
     def spec(self) -> dict[str, Any]:

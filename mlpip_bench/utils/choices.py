@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-NormMode = Literal["transductive", "metabn", "tasknorm", "running", "layer", "instance"]
+NormMode = Literal["transductive", "metabn", "tasknorm", "running", "layer", "instance", "own"]
 """Normalization modes; :mod:`mlpip_bench.nn.normalization` says what each is."""
 
-NORM_MODES: tuple[NormMode, ...] = get_args(NormMode)
+OWN_NORM: NormMode = "own"
+"""Batch norm that a network brings along, as torch has it: over all images of a batch, in training."""
+NORM_MODES: tuple[NormMode, ...] = tuple(mode for mode in get_args(NormMode) if mode != OWN_NORM)
+"""The suite's own."""
 DEFAULT_NORM: NormMode = "metabn"
 
 Precision = Literal["float32", "tf32", "bf16"]

@@ -1,0 +1,95 @@
+"""Files of weights: state dicts of torch, and safetensors."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mlpip_bench.utils.errors import UserError, one_line
+from mlpip_bench.utils.files import open_file
+
+_WRAPPED = ("state_dict", "model", "params")
+"""Keys under which training scripts keep a state dict among other things."""
+_LISTED = 5
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Tensors by name.
+
+    Args:
+        path: of a ``.safetensors`` file, or of what ``torch.save`` makes of a state dict.
+
+    Raises:
+        UserError: it cannot be read, or holds something else than tensors.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load
+
+            with open_file(path) as file:
+                return load(file.read())
+        with open_file(path) as file:
+            content = torch.load(file, weights_only=True, map_location="cpu")
+    except pickle.UnpicklingError as error:  # whose own advice is to load it without this care
+        raise UserError(
+            f"a file of weights holds tensors alone, since reading other objects can run code; {path} holds more. "
+            "Save the state dict: torch.save(network.state_dict(), path), or write safetensors."
+        ) from error
+    except OSError as error:
+        raise UserError(f"a file of weights must be readable; {path} is not: {error.strerror or error}.") from error
+    except Exception as error:  # each format raises its own kinds for damaged files
+        raise UserError(f"a file of weights must be whole; {path} is damaged, or none: {one_line(error)}.") from error
+    return _tensors(content, path)
+
+
+def _tensors(content: Any, path: Path) -> dict[str, Tensor]:
+    found = content
+    if isinstance(content, Mapping):
+        found = next((content[key] for key in _WRAPPED if isinstance(content.get(key), Mapping)), content)
+    if not (isinstance(found, Mapping) and found and all(isinstance(v, Tensor) for v in found.values())):
+        raise UserError(
+            f"a file of weights is a state dict, tensors by name, itself or under {', '.join(_WRAPPED)}; {path} holds "
+            "something else. Save network.state_dict()."
+        )
+    prefix = "module."  # of torch's DataParallel
+    is_parallel = all(name.startswith(prefix) for name in found)
+    return {name.removeprefix(prefix) if is_parallel else name: tensor for name, tensor in found.items()}
+
+
+def load_strictly(module: nn.Module, weights: Mapping[str, Tensor], title: str) -> None:
+    """Set all parameters and buffers of a module.
+
+    Args:
+        module: what is set.
+        weights: by name.
+        title: what they are called in messages.
+
+    Raises:
+        UserError: which are missing, which are not the module's, and which have another shape.
+    """
+    own = module.state_dict()
+    missing = [name for name in own if name not in weights]
+    extra = [name for name in weights if name not in own]
+    other = [
+        f"{name} ({_shape(weights[name])} in place of {_shape(own[name])})"
+        for name in own
+        if name in weights and weights[name].shape != own[name].shape
+    ]
+    parts = [("missing", missing), ("not the model's", extra), ("of another shape", other)]
+    if faults := [f"{len(names)} {what}: {_some(names)}" for what, names in parts if names]:
+        raise UserError(f"weights must fit the model; of those of {title} are {'; '.join(faults)}.")
+    module.load_state_dict(dict(weights))
+
+
+def _shape(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "a number"
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
