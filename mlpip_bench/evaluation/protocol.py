@@ -83,7 +83,7 @@ class SideBySideProtocol(MeasurementRule):
 
 
 SCRAMBLES, SCRAMBLED_TASKS = 3, 100
-"""Sets of fixed points that are compared, and first test tasks that they are compared on; the means are recorded."""
+"""Sets of fixed points that are compared, its own first, and first test tasks that they are compared on."""
 MOST_KEPT = 2**31
 """Bytes of the predictions of all test tasks that several protocols share, under all sets of fixed points."""
 
@@ -123,7 +123,7 @@ class Evaluation:
 
     @functools.cached_property
     def scrambled(self) -> list[Predictions]:
-        """Predictives of the first test tasks under several sets of fixed points; none for a method without a choice.
+        """Predictives of the first test tasks under other sets of fixed points; none for a method without a choice.
 
         A method whose class probabilities are averages over fixed points has the setting ``scramble``.
         """
@@ -133,7 +133,7 @@ class Evaluation:
         settings = self.method.settings
         if self.method.problem.kind != "classification" or not hasattr(settings, "scramble"):
             return []
-        sets = [dataclasses.replace(settings, scramble=settings.scramble + i) for i in range(SCRAMBLES)]
+        sets = [dataclasses.replace(settings, scramble=settings.scramble + i) for i in range(1, SCRAMBLES)]
         return predict_each(self.method, self.stream, min(self.tasks, SCRAMBLED_TASKS), sets, **keep)
 
     def predict(self, note: str = "", *, one_at_a_time: bool = False) -> Predictions:
@@ -184,16 +184,17 @@ class Evaluation:
 
         scores = []
         for number, metric in enumerate(metrics):
-            means = tuple(statistics.fmean(of_tasks(each, number)) for each in of_sets)
-            detail = {"scramble_means": means} if means else None
-            scores.append(self.labeled(metric, of_tasks(found, number), condition=condition, detail=detail))
+            own = of_tasks(found, number)
+            first, *others = own[:SCRAMBLED_TASKS], *(of_tasks(each, number) for each in of_sets)
+            detail = {"scramble_means": tuple(map(statistics.fmean, (first, *others)))} if others else None
+            scores.append(self.labeled(metric, own, condition=condition, detail=detail))
         return scores
 
     def _is_large(self) -> bool:
         """Whether predictions are too many to keep: those of one task of a thousand ways take 240 MB."""
         if self.method.problem.kind != "classification":
             return False
-        of_sets = SCRAMBLES * min(self.tasks, SCRAMBLED_TASKS) if hasattr(self.method.settings, "scramble") else 0
+        of_sets = (SCRAMBLES - 1) * min(self.tasks, SCRAMBLED_TASKS) if hasattr(self.method.settings, "scramble") else 0
         both = 2 * torch.float64.itemsize  # probabilities and their logs
         return (self.tasks + of_sets) * probabilities(self.stream.shape) * both > MOST_KEPT
 
