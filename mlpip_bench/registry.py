@@ -103,7 +103,7 @@ def protocol(name: str) -> type[EvalProtocol] | type[SideBySideProtocol]:
 
 
 def backbone(name: str) -> type[Backbone]:
-    """The backbone of that name, or of ``module:function``, a network of a user's own; raises as :func:`method` does."""
+    """The backbone of that name, or ``module:function``, a network of a user's own; raises as :func:`method` does."""
     if ":" in name:
         from mlpip_bench.nn.own import own_backbone
 

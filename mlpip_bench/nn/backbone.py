@@ -208,8 +208,8 @@ class BackboneSpec:
         """
         if asked == "own" and not self.plugin.own_norm:
             raise UserError(
-                f"norm own is batch norm as a network of plain torch layers brings it along; {self.name} has none of its "
-                f"own. Use another: {', '.join(NORM_MODES)}."
+                f"norm own is batch norm as a network of plain torch layers brings it along; {self.name} has none. "
+                f"Use another: {', '.join(NORM_MODES)}."
             )
         return asked if self.plugin.normalizes else DEFAULT_NORM
 

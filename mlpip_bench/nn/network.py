@@ -93,7 +93,9 @@ class NetworkBackbone(Backbone):
             ) from error
         self.train(was_training)
         if found.dim() != 3 or not found.shape[-1]:
-            raise UserError(f"a backbone must give each image a vector; {type(self).__name__} gives nothing for {shape}.")
+            raise UserError(
+                f"a backbone must give each image a vector; {type(self).__name__} gives nothing for {shape}."
+            )
         return found.shape[-1]
 
 
@@ -123,7 +125,8 @@ class _Pass:
     def _rule(self, layer: int, times: str) -> str:
         return (
             "each batch-norm layer of a network must be used once for an image, or its statistics are not those of one "
-            f"place; {self.names[layer]} is used {times}. Use a layer for each place, or keep the network's own (--norm own)."
+            f"place; {_shown(self.names[layer])} is used {times}. Use one for each place, or keep the network's own "
+            "(--norm own)."
         )
 
 
@@ -147,7 +150,8 @@ class _SuiteNorm(nn.Module):
         shared = self._shared
         images = x.reshape(*x.shape, *[1] * (4 - x.dim())).unflatten(0, (shared.tasks, -1))
         support = None if shared.support is None else shared.support[self.index]
-        normalized, moments = self.norm(images, support)
+        found: tuple[Tensor, Moments] = self.norm(images, support)
+        normalized, moments = found
         shared.keep(self.index, moments)
         return normalized.flatten(0, 1).reshape(x.shape)
 
@@ -168,7 +172,7 @@ def _with_suite_norm(network: nn.Module, norm: NormMode, shared: _Pass) -> list[
             what = "three dimensions of positions" if isinstance(layer, nn.BatchNorm3d) else f"epsilon {layer.eps:g}"
             raise UserError(
                 f"batch norm of a network becomes the run's norm where it has epsilon {EPSILON:g} and at most two "
-                f"dimensions of positions; {name} has {what}. Keep the network's own (--norm own)."
+                f"dimensions of positions; {_shown(name)} has {what}. Keep the network's own (--norm own)."
             )
         if id(layer) not in made:  # a layer may be in several places, which its passes will tell
             made[id(layer)] = _SuiteNorm(layer, norm, len(names), shared)
@@ -176,3 +180,8 @@ def _with_suite_norm(network: nn.Module, norm: NormMode, shared: _Pass) -> list[
         parent, _, own = name.rpartition(".")
         setattr(network.get_submodule(parent), own, made[id(layer)])
     return names
+
+
+def _shown(name: str) -> str:
+    """The name of a layer as the network's owner knows it."""
+    return name.removeprefix("0.")

@@ -27,8 +27,8 @@ from mlpip_bench.nn.backbone import InputShape
 from mlpip_bench.nn.network import NetworkBackbone
 from mlpip_bench.nn.normalization import Statistics
 from mlpip_bench.nn.weights import load_strictly, read_weights
-from mlpip_bench.utils.choices import DEFAULT_NORM
-from mlpip_bench.utils.errors import UserError, one_line
+from mlpip_bench.utils.choices import DEFAULT_NORM, NormMode
+from mlpip_bench.utils.errors import TrialError, UserError, one_line
 from mlpip_bench.utils.files import given_path
 from mlpip_bench.utils.process_state import no_end
 
@@ -53,6 +53,11 @@ class OwnNetwork(NetworkBackbone):
     takes_shape: ClassVar[bool]
     _tried: ClassVar[set[tuple[InputShape, Any]]]
 
+    def __init__(self, input_shape: InputShape, settings: Any, norm: NormMode, *, dropout: bool = False) -> None:
+        super().__init__(input_shape, settings, norm, dropout=dropout)
+        if settings.frozen:
+            self.requires_grad_(False).train(self.training)
+
     @classmethod
     def check(cls, input_shape: InputShape, settings: Any) -> None:
         """Refuse a network that cannot be built, does not take such images, or sees more than one of them at a time."""
@@ -63,8 +68,10 @@ class OwnNetwork(NetworkBackbone):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 cls(input_shape, settings, DEFAULT_NORM)._check_alone()
-        except BaseException:
+        except BaseException as error:
             cls._tried.remove((input_shape, settings))
+            if isinstance(error, TrialError):  # nothing is being tried yet
+                raise UserError(str(error)) from error
             raise
 
     def build_network(self) -> nn.Module:
@@ -81,7 +88,7 @@ class OwnNetwork(NetworkBackbone):
             raise UserError(f"{self.place} must return a torch.nn.Module; it returns a {type(network).__name__}.")
         if self.settings.weights is not None:
             load_strictly(network, read_weights(self.settings.weights), str(self.settings.weights))
-        return network.requires_grad_(False) if self.settings.frozen else network
+        return network
 
     def train(self, mode: bool = True) -> OwnNetwork:
         """A frozen network stays as it is at test."""
@@ -104,8 +111,8 @@ class OwnNetwork(NetworkBackbone):
         if not torch.allclose(together[:, :1], alone, rtol=1e-3, atol=1e-4):
             raise UserError(
                 "features of an image must not depend on the others of its batch, or accuracy depends on how many are "
-                f"asked at once (transductive); those of {self.place} do. Use layers that see one image, or batch norm, "
-                "which becomes the run's norm."
+                f"asked at once (transductive); those of {self.place} do. Use layers that see one image, or batch "
+                "norm, which becomes the run's norm."
             )
 
 
@@ -205,8 +212,8 @@ def _settings(build: Callable[..., Any], place: str) -> tuple[bool, type]:
     for parameter in others:
         if parameter.default is parameter.empty:
             raise UserError(
-                f"{place} may take the shape of an image, and then parameters with defaults; {parameter.name} has none. "
-                "Give it one, or wrap the function in one of your own."
+                f"{place} may take the shape of an image, and then parameters with defaults; {parameter.name} has "
+                "none. Give it one, or wrap the function in one of your own."
             )
         if parameter.name in _OF_EVERY_NETWORK:
             raise UserError(
@@ -226,4 +233,3 @@ def _settings(build: Callable[..., Any], place: str) -> tuple[bool, type]:
 def _check_weights(settings: Any) -> None:
     if settings.weights is not None and not settings.trained_on.strip():
         raise ValueError("weights need trained_on, the data that they were trained on (trained_on='ImageNet-1k')")
-

@@ -15,6 +15,8 @@ from mlpip_bench.utils.files import open_file
 
 _WRAPPED = ("state_dict", "model", "params")
 """Keys under which training scripts keep a state dict among other things."""
+_BEGINNINGS = (b"PK", b"\x80\x02")
+"""Of what ``torch.save`` writes: a zip archive; before torch 1.6, a pickle."""
 _LISTED = 5
 
 
@@ -34,6 +36,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             with open_file(path) as file:
                 return load(file.read())
         with open_file(path) as file:
+            if file.read(2) not in _BEGINNINGS:
+                raise ValueError("it does not begin as such a file does")
+            file.seek(0)
             content = torch.load(file, weights_only=True, map_location="cpu")
     except pickle.UnpicklingError as error:  # whose own advice is to load it without this care
         raise UserError(

@@ -69,7 +69,14 @@ def checked_value(types: Mapping[str, Any], name: str, value: Any, owner: str) -
         raise UserError(f"{owner}.{name} must be {_in_words(types[name])}; got {cut(repr(value))}.{hint}") from error
 
 
-_WORDS = {type(None): "none", bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
+_WORDS = {
+    type(None): "none",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    Path: "a path",
+}
 
 
 def _in_words(annotation: Any) -> str:

@@ -55,8 +55,7 @@ class ResNet12(NetworkBackbone):
         if min(input_shape[1:]) >> len(settings.channels) < 1:
             raise UserError(
                 f"each block of resnet12 halves height and width; {len(settings.channels)} blocks leave nothing of "
-                f"{input_shape[1]}x{input_shape[2]}. Use fewer (in a file of options, backbone: resnet12 with channels), "
-                "or larger images."
+                f"{input_shape[1]}x{input_shape[2]}. Use fewer, or larger images."
             )
 
     def build_network(self) -> nn.Module:
@@ -103,7 +102,7 @@ class Block(nn.Module):
 
 
 def dropped(x: Tensor, probability: float, side: int) -> Tensor:
-    """DropBlock: squares of activations set to 0, and the others scaled to the same mean (Ghiasi et al. 2018, Alg. 1)."""
+    """DropBlock: squares of activations become 0, and the rest is scaled to the same mean (Ghiasi et al., Alg. 1)."""
     height, width = x.shape[-2:]
     side = min(side, height, width)
     centers = (height - side + 1) * (width - side + 1)
