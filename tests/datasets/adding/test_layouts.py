@@ -215,7 +215,7 @@ def test_parquet_of_a_hub(tmp_path: Path) -> None:
         table = arrow.table({"image": images, "label": [number for number, _ in rows], "other": [0.5] * len(rows)})
         table = table.replace_schema_metadata(metadata)
         parquet.write_table(table, tmp_path / "top" / "data" / f"{part}-00000-of-00001.parquet")
-    with pytest.raises(UserError, match="has 9 in both train and test: name 0"):  # as of folders of splits
+    with pytest.raises(UserError, match="has 9 in both test and train: name 0"):  # as of folders of splits
         made(tmp_path / "top", tmp_path / "data")
     data = made(tmp_path / "top", tmp_path / "data", split="60/20/20")
     found = {}
@@ -248,7 +248,7 @@ def test_parquet_files_of_classes_of_their_own_are_the_splits(tmp_path: Path) ->
         "validation": ("0002", "0003"),
         "test": ("0004", "0005"),
     }
-    rows = arrow.table({"image": [{"bytes": None, "path": "x.png"}] * 2, "label": [0, 0]})
+    rows = arrow.table({"image": [{"bytes": None, "path": "x.png"}] * 4, "label": [0, 0, 1, 1]})
     parquet.write_table(rows, tmp_path / "train.parquet")
     with pytest.raises(UserError, match=r"row 0 of .*train\.parquet holds the path 'x\.png' alone"):
         made(tmp_path, tmp_path / "other")
