@@ -156,7 +156,7 @@ def _found(source: Path, domains: bool | None) -> Material:
 
 
 def _check_class_names(classes: Classes, source: Path) -> None:
-    """Refuse names that no list or message can show, all letters of all languages can be; and two that are shown as one."""
+    """Refuse names that no list or message can show, all letters of all languages can be; and two shown as one."""
     if odd := [name for name in classes if not name.isprintable()]:
         raise UserError(f"names of classes must have characters that can be shown; {source} has {odd[0]!r}. Rename it.")
     met: dict[str, str] = {}
