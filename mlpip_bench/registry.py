@@ -153,6 +153,17 @@ def families(data_root: Path | None = None) -> dict[str, type[TaskFamily]]:
     return loadable(family_names(data_root), lambda name: family(name, data_root))
 
 
+def damaged_families(data_root: Path | None) -> dict[str, str]:
+    """What is wrong with data sets below the data root that were added and cannot be read any more, by name."""
+    found = {}
+    for name in families_below(data_root):
+        try:
+            family(name, data_root)
+        except UserError as error:
+            found[name] = str(error)
+    return found
+
+
 def data_sources(data_root: Path | None = None) -> dict[str, DataSource]:
     """The data sets on a user's disk that families look for, by family, each with its default options."""
     from mlpip_bench.benches.images import ImageFamily

@@ -71,14 +71,30 @@ class Versatility(EvalProtocol):
                     f"Use smaller ones (--set versatility.{name}=...)."
                 )
 
+    def note(self, test: Stream) -> str:
+        """Fewer queries than asked, ways and shots that there are not."""
+        asked, (ways, shots, queries) = _of_pool(test).shape.queries, self._conditions(test)
+        parts = [f"{queries} queries a class, which the largest shot leaves, not {asked}"] if queries < asked else []
+        for name, there in (("ways", ways), ("shots", shots)):
+            if missing := [value for value in getattr(self.settings, name) if value not in there]:
+                parts.append(f"no {name} {', '.join(map(str, missing))}, which the test classes do not allow")
+        return "; ".join(parts)
+
+    def _conditions(self, test: Stream) -> tuple[list[int], list[int], int]:
+        """Ways and shots that there can be, and queries per class: as many as the largest shot leaves."""
+        stream = _of_pool(test)
+        images = int(stream.pool.counts.min())
+        ways = [way for way in self.settings.ways if way <= stream.pool.most_ways]
+        shots = [shot for shot in self.settings.shots if shot < images]
+        return ways, shots, min(stream.shape.queries, images - max([*stream.shape.shots_per_class, *shots]))
+
     def measure(self, evaluation: Evaluation) -> list[Scores]:
-        """One score a test task for each way and shot; always as many queries per class as the largest shot leaves."""
+        """One score a test task for each way and shot."""
         stream = _of_pool(evaluation.stream)
         pool, shape = stream.pool, stream.shape
-        trained_shot, images = max(shape.shots_per_class), int(pool.counts.min())
-        shots = [shot for shot in self.settings.shots if shot < images]
-        queries = min(shape.queries, images - max([trained_shot, *shots]))
-        conditions = [{"way": way} for way in self.settings.ways if way <= pool.most_ways]
+        trained_shot = max(shape.shots_per_class)
+        ways, shots, queries = self._conditions(stream)
+        conditions = [{"way": way} for way in ways]
         conditions += [{"way": min(SHOT_WAY, pool.most_ways), "shot": shot} for shot in shots]
         scores: list[Scores] = []
         for condition in conditions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from mlpip_bench.tasks.stream import OfShapes
 from mlpip_bench.utils.choices import SourceChoice
 from mlpip_bench.utils.device import resolve_device
 from mlpip_bench.utils.errors import UserError, unknown_name
-from mlpip_bench.utils.files import ROOT_VARIABLE, data_root_of
+from mlpip_bench.utils.files import ROOT_VARIABLE, data_root_of, given_path
 from mlpip_bench.utils.progress import Quiet, Reporter
 from mlpip_bench.utils.provenance import STAND_INS
 from mlpip_bench.utils.settings import with_values
@@ -133,7 +134,7 @@ def add_data(
     Args:
         name: of the data set, and in front of its benches: ``birds`` for ``birds5w1s``.
         source: a folder of class folders, a csv list or an npz file.
-        data_root: folder of data sets; by default what ``MLPIP_BENCH_DATA`` names.
+        data_root: folder of data sets, which is made where it is not there; by default what ``MLPIP_BENCH_DATA`` names.
         reporter: shows progress; None for none.
         choices: further options of ``data add``: ``image_size``, ``split``, ``seed``, ``license``, ``citation``,
             ``pretrained_on``, ``domains``, ``replace``.
@@ -147,11 +148,13 @@ def add_data(
     known = [field.name for field in dataclasses.fields(Choices)]
     if unknown := [choice for choice in choices if choice not in known]:
         raise unknown_name("option of add_data", unknown[0], known)
-    root = data_root_of(Path(data_root) if data_root else None)
-    if root is None:
+    named = data_root or os.environ.get(ROOT_VARIABLE)
+    if not named:
         raise UserError(f"add_data needs a folder for its data sets; pass data_root or set {ROOT_VARIABLE}.")
     registry.check_new_family(name)
-    return add(name, Path(source).expanduser(), root, Choices(**choices), reporter or Quiet())
+    if isinstance(split := choices.get("split"), tuple | list):
+        choices["split"] = "/".join(map(str, split))
+    return add(name, Path(source).expanduser(), given_path(named), Choices(**choices), reporter or Quiet())
 
 
 def load_bench(

@@ -34,12 +34,13 @@ def verify(
     from mlpip_bench.datasets import sources
 
     data_root = data_root_of(data_root)
-    known = registry.data_sources(data_root)
+    known, damaged = registry.data_sources(data_root), registry.damaged_families(data_root)
     table = folded_table("data set", "what", "status", "detail")
     wanted = list(options.names([*(names or ()), *options.names(datasets)]))
-    if unknown := [name for name in wanted if name not in known]:
-        raise unknown_name("data set", unknown[0], known)
+    if unknown := [name for name in wanted if name not in {**known, **damaged}]:
+        raise unknown_name("data set", unknown[0], {**known, **damaged})
     if not wanted:
+        wanted = list(damaged)
         for name, source in known.items():
             found = sources.status(source, data_root)
             if found.status == "not found":
@@ -51,6 +52,10 @@ def verify(
         raise UserError(f"no data set is found: {where}. Pass --data-root or set {ROOT_VARIABLE} (see: list data).")
     failed = False
     for name in wanted:
+        if name in damaged:
+            table.add_row(name, "description", "failed", damaged[name])
+            failed = True
+            continue
         for check in sources.verify(known[name], data_root):
             table.add_row(name, check.what, check.status, check.detail)
             failed |= check.status == "failed"

@@ -122,6 +122,8 @@ def list_data(data_root: DataRoot = None) -> None:
     """Data sets, their layouts, and whether they are found below the data folder."""
     from mlpip_bench.datasets import sources
 
+    for name, fault in registry.damaged_families(data_root).items():
+        out.print(Text.assemble((name, "bold"), f"  broken: {fault}"), soft_wrap=True)
     for source in registry.data_sources(data_root).values():
         found = sources.status(source, data_root)
         out.print(Text.assemble((source.key, "bold"), f"  {source.title}"), soft_wrap=True)

@@ -182,6 +182,8 @@ def write(
         UserError: there is something else of that name, or it cannot be written.
     """
     folder = data_root / name
+    if data_root.exists() and not data_root.is_dir():
+        raise UserError(f"the data root must be a folder; {data_root} is a file. Correct --data-root.")
     try:
         with locked(data_root / ".adding.lock"):
             for leftover in data_root.glob(f".{name}.adding.*"):  # of a command that was killed

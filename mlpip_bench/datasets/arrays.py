@@ -21,8 +21,8 @@ _LONGEST_HEADER = 10_000  # bytes, as NumPy's own limit
 _ENTRY = r"""['"](\w+)['"]:(True|False|['"][<>|=]?(?:[biuf]\d|[US]\d{1,4})['"]|\([\dL,]*\))"""
 
 
-class _ObjectsError(ValueError):
-    """An array of what could be code."""
+class _UnknownTypeError(ValueError):
+    """An array of complex numbers, or of objects, which could be code."""
 
 
 class _Header:
@@ -46,8 +46,8 @@ class _Header:
         text = re.sub(r"\s", "", file.read(length).decode("latin1"))
         entries = dict(re.findall(_ENTRY, text)) if re.fullmatch(rf"{{(?:{_ENTRY},?){{3}}}}", text) else {}
         if entries.keys() != {"descr", "fortran_order", "shape"}:
-            if "'|O'" in text:
-                raise _ObjectsError("it holds Python objects")
+            if of_type := re.search(r"'descr':'[<>|=]?(O|c\d+)'", text):
+                raise _UnknownTypeError("Python objects" if of_type[1] == "O" else "complex numbers")
             raise ValueError(f"its header says neither type nor shape: {text[:100]!r}")
         self.dtype: np.dtype[Any] = np.dtype(entries["descr"][1:-1])
         self.shape = tuple(int(part.rstrip("L")) for part in entries["shape"][1:-1].split(",") if part)
@@ -96,14 +96,9 @@ def read_npz(path: Path, names: Iterable[str], most: int) -> dict[str, NDArray[A
                     f"{path} must have the arrays {', '.join(names)}; it lacks {', '.join(missing)}. "
                     "Fetch it again, or move it away."
                 )
-            return {name: _member(archive, members[f"{name}.npy"], most) for name in names}
+            return {name: _member(archive, members[f"{name}.npy"], most, f"{name} of {path}") for name in names}
     except UserError:
         raise
-    except _ObjectsError as error:
-        raise UserError(
-            f"arrays must hold numbers or texts; one of {path} holds Python objects, as NumPy makes of rows of unequal "
-            "length. Give all rows the same length."
-        ) from error
     except Exception as error:  # zipfile, zlib and NumPy each raise their own on damaged input
         raise broken(path, f"an npz file with the arrays {', '.join(names)}", error) from error
 
@@ -121,9 +116,15 @@ def names_in(path: Path) -> list[str]:
         raise broken(path, "an npz file", error) from error
 
 
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int) -> NDArray[Any]:
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int, name: str) -> NDArray[Any]:
     with archive.open(info) as file:
-        header = _Header(file)
+        try:
+            header = _Header(file)
+        except _UnknownTypeError as error:
+            raise UserError(
+                f"arrays must hold real numbers or texts; {name} holds {error}. Save texts as array.astype(str), "
+                "numbers as array.astype(float), and rows of equal length."
+            ) from error
         _check_size(header, info.file_size - file.tell(), most)
         content = file.read()  # no more than is declared
     return np.frombuffer(content, header.dtype).reshape(header.shape, order=header.order)

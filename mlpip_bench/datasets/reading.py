@@ -97,7 +97,8 @@ def pictures_in(folder: Path) -> list[Path]:
     if not paths:
         held = listed(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise UserError(
-            f"a class needs at least one picture; {folder} has none, it holds {held}. Fill the folder or remove it."
+            f"a class needs at least one picture, a {', '.join(_FORMATS)} file; {folder} has none, it holds {held}. "
+            "Fill the folder, convert what it holds, or remove it."
         )
     return paths
 
@@ -130,6 +131,11 @@ def decode(picture: Picture, mode: Literal["RGB", "L"]) -> Image.Image:
                 return _on_white(_upright(image)).convert(mode)
     except UserError:
         raise
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:  # before it says its size
+        raise UserError(
+            f"a picture may have {_PIXEL_LIMIT / 1e6:.0f} million pixels; {picture.name} claims to have many more. "
+            "Scale it down."
+        ) from error
     except Exception as error:  # on damaged input Pillow raises OSError, SyntaxError, ValueError, struct.error ...
         reason: object = error
         if isinstance(error, UnidentifiedImageError):

@@ -61,6 +61,10 @@ class MeasurementRule(abc.ABC):
             UserError: what the rule is, what came, what to do.
         """
 
+    def note(self, test: Stream) -> str:  # noqa: ARG002  # most measure what is asked
+        """What is measured otherwise than a user would expect of the test tasks, to be said once; empty for nothing."""
+        return ""
+
     def applies(self, plugin: type[Method[Any]], settings: Any) -> bool:  # noqa: ARG002  # for those that override it
         """Whether a method with these settings has what is measured; all do, unless a protocol says otherwise."""
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -60,6 +60,7 @@ def plan_trials(
     config.numerics.check(device)
     benches = [registry.bench(name, config.data_root) for name in config.benches]
     elsewhere = () if config.test_on is None else (config.test_on,)
+    _check_elsewhere(config, benches)
     families = {name: _family(name, config) for name in dict.fromkeys([*(b.family for b in benches), *elsewhere])}
     entered = {bench: config.methods or _default_methods(bench, families[bench.family]) for bench in benches}
     at_hand = methods or {}
@@ -123,17 +124,26 @@ def plan_trials(
         trials += [tuned(trial, config) for trial in trials]
     if not any(trial.protocols for trial in trials):
         kinds = sorted({family.kind for family in families.values()})
+        of_one_shape = [name for name, protocol in protocols.items() if not protocol.ranges]
+        ranges = [bench.name for bench in benches if bench.least]
+        why = (
+            f" {', '.join(of_one_shape)} cannot measure tasks of ways and shots of their own, as {ranges[0]} has."
+            if of_one_shape and ranges
+            else ""
+        )
         raise UserError(
             f"a protocol must apply to bench and method; none of {', '.join(protocols)} does to "
-            f"{', '.join(plugins)} on {' or '.join(kinds)}. See: list protocols."
+            f"{', '.join(plugins)} on {' or '.join(kinds)}.{why} See: list protocols."
         )
     trainings = [
         each
         for trial in trials
         for each in ([trial] if trial.tuning is None else map(trial.draw, range(trial.tuning.draws)))
     ]
-    for each in trainings:
-        _check(each, config.results)
+    notes = dict.fromkeys(note for each in trainings for note in _checked(each, config.results))
+    if reporter is not None:
+        for note in notes:
+            reporter.say(note)
     if here:
         check_memory(trainings, min(at_once, len(trials)))  # draws of a trial come one after the other
     return trials
@@ -205,6 +215,19 @@ def _check_kind(bench: BenchSpec, family: TaskFamily, name: str, plugin: type[Me
 def _family(name: str, config: RunConfig) -> TaskFamily:
     plugin = registry.family(name, config.data_root)
     return plugin(with_values(plugin.Options, config.data.get(name, {}), name))
+
+
+def _check_elsewhere(config: RunConfig, benches: Sequence[BenchSpec]) -> None:
+    """Refuse an unknown name of other data for the test, with those that could be meant."""
+    if config.test_on is None or config.test_on in (known := registry.family_names(config.data_root)):
+        return
+    own = registry.family(benches[0].family, config.data_root)
+    others = [
+        name
+        for name, plugin in registry.loadable(known, lambda n: registry.family(n, config.data_root)).items()
+        if plugin.kind == own.kind and plugin.naming.lstrip("-") == own.naming.lstrip("-") and name != benches[0].family
+    ]
+    raise unknown_name("data set of --test-on", config.test_on, others)
 
 
 def _tested_on(
@@ -337,11 +360,18 @@ def _resolve(
     return resolve(plugin, name, budget, config.preset, scopes(family, bench), overrides)
 
 
-def _check(trial: Trial, folder: Path) -> None:
-    """What a trial's work would refuse, without reading an image or building a model."""
-    test = trial.streams()["test"]
+def _checked(trial: Trial, folder: Path) -> list[str]:
+    """What will be measured otherwise than asked; raises what a trial's work would refuse.
+
+    No image is read and no model is built.
+    """
+    test, notes = trial.streams()["test"], []
     for name in trial.protocols:
-        trial.protocol(name).check(test)
+        protocol = trial.protocol(name)
+        protocol.check(test)
+        if note := protocol.note(test):
+            notes.append(f"{trial.measured_as}, {name}: {note}")
     if (checkpoint := trial.checkpoint(folder)).exists():
         load_checkpoint(checkpoint, trial.training_key)
     trial.plugin.check(trial.problem, trial.settings)
+    return notes

@@ -183,7 +183,7 @@ def few_classes(entry: Entry) -> str:
     if not isinstance(count, int) or way < 2 or count >= max(20, 4 * way):
         return ""
     possible = math.comb(count, way)
-    many = f" ({possible:,} combinations)" if possible < _MANY else ""
+    many = f" ({possible:,} combinations)" if 1 < possible < _MANY else ""
     return f"{entry.bench} has {count}, of which a task has {way}{many}"
 
 

@@ -84,7 +84,8 @@ class ImagePool:
             that = "" if self.groups is None else " that may meet in a task"
             raise UserError(
                 f"way {shape.way} needs {shape.way} {split} classes{that}; this data set has {most}. "
-                f"Use a bench with a way of at most {most}, or another data set."
+                f"Use a bench with a way of at most {most}, or another data set; data of your own are split "
+                "otherwise by data add --replace --split."
             )
         need = max(shape.shots_per_class) + shape.queries
         poorest = int(self.counts.argmin())

@@ -151,6 +151,17 @@ def test_it_is_verified_and_damage_is_found(root: Path, tmp_path: Path) -> None:
     assert "failed" in shown.output
 
 
+@pytest.mark.parametrize("asked", [[], ["birds"]])
+def test_a_damaged_description_is_no_data_set_that_is_not_there(asked: list[str], root: Path, tmp_path: Path) -> None:
+    data = shutil.copytree(root, tmp_path / "data")
+    (data / "birds" / "dataset.yaml").write_text("format: [", encoding="utf-8")
+    shown = invoke("data", "verify", *asked, "--data-root", data)
+    assert shown.exit_code == 2
+    assert "failed" in shown.output
+    assert "birds" in shown.output
+    assert "birds  broken: " in invoke("list", "data", "--data-root", data).output
+
+
 def test_methods_are_checked_in_its_shape(root: Path) -> None:
     for bench in ("birds3w1s", "vectors3w1s"):
         result = invoke("check", "protonets", "--bench", bench, "--data-root", root)
@@ -186,7 +197,9 @@ def test_classes_that_are_too_small_for_a_bench_are_named(root: Path, tmp_path: 
     result = invoke("run", "--bench", "birds3w2s", "--methods", "protonets", "--data-root", root)
     assert result.exit_code == 2
     assert "need 17 images in each class; test class 'c" in result.output
-    assert "way 10 needs 10" in run(root, tmp_path, "birds10w1s").output
+    shown = run(root, tmp_path, "birds10w1s").output
+    assert "way 10 needs 10" in shown
+    assert "data of your own are split otherwise by data add --replace --split" in shown
 
 
 def test_the_command_that_is_suggested_works(root: Path) -> None:
@@ -206,6 +219,9 @@ def test_python_adds_what_the_command_line_adds(root: Path, tmp_path: Path, monk
         mlpip_bench.add_data("others", root.parent / "pictures", size=12)
     with pytest.raises(UserError, match="must be new; 'omni'"):
         mlpip_bench.add_data("omni", root.parent / "pictures")
+    root_of_its_own = tmp_path / "not there yet"
+    options = {"image_size": 12, "split": (50, 25, 25), "data_root": root_of_its_own}
+    assert mlpip_bench.add_data("birds", root.parent / "pictures", **options).options["split"] == "50/25/25"
     monkeypatch.delenv("MLPIP_BENCH_DATA")
     with pytest.raises(UserError, match="pass data_root or set MLPIP_BENCH_DATA"):
         mlpip_bench.add_data("others", root.parent / "pictures")

@@ -100,7 +100,7 @@ def test_python_objects_are_named_and_not_loaded(tmp_path):
     rows = np.empty(2, dtype=object)
     rows[:] = [[1.0], [1.0, 2.0]]
     np.savez(tmp_path / "a.npz", x=rows)
-    with pytest.raises(UserError, match=r"one of .*a\.npz holds Python objects, as .* rows of unequal"):
+    with pytest.raises(UserError, match=r"x of .*a\.npz holds Python objects.*rows of equal"):
         read_npz(tmp_path / "a.npz", ["x"], MOST)
 
 

@@ -97,7 +97,7 @@ def test_bad_archives_are_named(folder: Path, members: dict[str, bytes], message
 def test_a_picture_that_claims_to_be_huge(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in (700, 400):  # Pillow warns above its limit and refuses above twice that
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
-        with pytest.raises(UserError, match=r"train\.tar:n00/n00_0\.JPEG.*decompression bomb"):
+        with pytest.raises(UserError, match=r"train\.tar:n00/n00_0\.JPEG.*many more"):
             read(folder)
 
 

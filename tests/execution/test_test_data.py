@@ -111,7 +111,8 @@ def test_the_data_set_itself_is_no_other(root, tmp_path):
     [
         (["--test-on", "large"], "birds has 3x12x12 and large 3x16x16"),
         (["--test-on", "sinusoid"], "those of sinusoid are regression"),
-        (["--test-on", "nothing"], "unknown task family 'nothing'"),
+        (["--test-on", "nothing"], "unknown data set of --test-on 'nothing'"),
+        (["--test-on", "fish2"], "Did you mean 'fish20'"),
         (["--test-on", "context"], "those of context are classification (context<features>"),
         (["--test-on", "fish20", "--queries", "9"], "test class 'f"),
         (["--query-concentration", "0"], "from 0.01 to 100"),

@@ -157,3 +157,13 @@ def test_versatility_from_the_command_line_on_real_omniglot(data_root, tmp_path)
     output = " ".join(done.output.split())
     assert "accuracy_by_way on omni5w1s" in output
     assert "accuracy_by_shot_by_way on omni5w1s" in output
+
+
+def test_what_is_measured_otherwise_than_asked_is_said_once(tmp_path):
+    command = ["run", "--bench", "omni5w1s", "--methods", "protonets,cnp", "--protocols", "versatility"]
+    command += ["--source", "procedural", "--results", tmp_path, "--dry-run"]
+    shown = invoke(*command).output
+    (line,) = [line for line in shown.splitlines() if "queries a class" in line]
+    assert line == "omni5w1s, versatility: 5 queries a class, which the largest shot leaves, not 15"
+    line = invoke(*command, "--queries", "4").output
+    assert "queries a class" not in line

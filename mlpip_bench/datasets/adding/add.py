@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -86,6 +87,11 @@ def add(name: str, source: Path, data_root: Path, choices: Choices, reporter: Re
         UserError: what is wrong with the data or the choices, or a file that cannot be written; nothing is left then.
     """
     added.check_name(name)
+    if data_root.exists() and source.exists() and data_root.samefile(source):
+        raise UserError(
+            f"a data set is written to a folder of the data root, which would be a class of the next one; {source} is "
+            "the data root itself. Use another --data-root."
+        )
     return added.write(data_root, name, _maker(name, source, choices, reporter), replace=choices.replace)
 
 
@@ -102,7 +108,7 @@ def _maker(
         is_random = rule not in (GIVEN, "by list")
         if choices.seed is not None and not is_random:
             raise UserError(f"--seed is of a random split; the classes of {source} are split {rule}. Leave it out.")
-        _check_class_names(splits, source)
+        _check_class_names(pooled(material.splits), source)
         size = choices.image_size or material.size
         arrays, repeated = decode_splits(splits, size, is_features=material.is_features, reporter=reporter)
         unlisted = len(pooled(material.splits)) - sum(map(len, splits.values()))
@@ -149,10 +155,17 @@ def _found(source: Path, domains: bool | None) -> Material:
     )
 
 
-def _check_class_names(splits: Mapping[str, Classes], source: Path) -> None:
-    """Refuse names that no list or message can show; all letters of all languages can be."""
-    if odd := [name for classes in splits.values() for name in classes if not name.isprintable()]:
+def _check_class_names(classes: Classes, source: Path) -> None:
+    """Refuse names that no list or message can show, all letters of all languages can be; and two shown as one."""
+    if odd := [name for name in classes if not name.isprintable()]:
         raise UserError(f"names of classes must have characters that can be shown; {source} has {odd[0]!r}. Rename it.")
+    met: dict[str, str] = {}
+    for name in classes:
+        if (other := met.setdefault(unicodedata.normalize("NFC", name), name)) != name:
+            raise UserError(
+                f"two classes may not have one name; {source} has {name!r} twice, its letters composed as "
+                f"{other!a} and as {name!a}. Put their pictures together, or rename one."
+            )
 
 
 def _check_choices(material: Material, choices: Choices, source: Path) -> None:

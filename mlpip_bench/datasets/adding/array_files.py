@@ -72,10 +72,11 @@ def _feature_items(path: Path, values: NDArray[Any]) -> Any:
         raise UserError(
             f"features must be numbers [vector, dimension]; in {path} they are {values.dtype} {values.shape}."
         )
-    vectors = values.astype(np.float32)
+    with np.errstate(over="ignore"):
+        vectors = values.astype(np.float32)
     if len(bad := np.flatnonzero(~np.isfinite(vectors).all(1))):
         raise UserError(
-            f"features must be finite numbers; in {path} {len(bad)} of {len(vectors)} vectors have a NaN or infinity: "
+            f"features must be finite numbers of 32 bits; in {path} {len(bad)} of {len(vectors)} vectors have others: "
             f"rows {listed(bad)}. Leave them out, or compute them again."
         )
     return lambda row: Item(f"row {row} of {path}", partial(vectors.__getitem__, row))

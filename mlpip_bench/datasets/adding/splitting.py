@@ -93,7 +93,8 @@ def _at_random(names: list[str], shares: list[int], seed: int, source: Path) -> 
             f"three splits of at least {FEWEST} classes take {least}, none of which is in another split; {source} has "
             f"{len(names)}: {listed(names)}. Add classes."
         )
-    counts = np.diff(np.rint(np.cumsum(shares) / 100 * len(names)).astype(int), prepend=0)
+    train, others = round(shares[0] * len(names) / 100), (shares[0] + shares[1]) * len(names) // 100
+    counts = np.diff([0, train, max(train, others), len(names)])  # the test split has what shares leave over
     while counts.min() < FEWEST:  # of few classes no share comes out exactly
         counts[counts.argmax()] -= 1
         counts[counts.argmin()] += 1

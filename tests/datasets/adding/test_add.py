@@ -2,7 +2,9 @@
 
 import json
 import shutil
+import struct
 import threading
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +303,20 @@ def few(folder: Path) -> None:
         path.unlink()
 
 
+def enormous(folder: Path) -> None:
+    """A PNG whose header claims more pixels than Pillow looks at."""
+    head = struct.pack(">4sIIBBBBB", b"IHDR", 60_000, 60_000, 8, 2, 0, 0, 0)
+    content = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head))
+    data = b"IDAT" + zlib.compress(b"")
+    content += struct.pack(">I", len(data) - 4) + data + struct.pack(">I", zlib.crc32(data))
+    (folder / "c5" / "enormous.png").write_bytes(content)
+
+
+def twice_in_other_letters(folder: Path) -> None:
+    (folder / "c5").rename(folder / "gr\u00fcn")
+    (folder / "c6").rename(folder / "gru\u0308n")
+
+
 def circle(folder: Path) -> None:
     (folder / "c99").symlink_to(folder)
 
@@ -308,7 +324,7 @@ def circle(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (empty, r"c5 has none, it holds readme\.txt\. Fill the folder or remove it"),
+        (empty, r"a JPEG, PNG, .* file; .*c5 has none, it holds readme\.txt\. Fill the folder, convert"),
         (one_class, r"splits of at least 2 classes take 6, .* has 1: c0\. Add classes"),
         (
             deeper,
@@ -318,6 +334,8 @@ def circle(folder: Path) -> None:
         (text, r"a whole JPEG, PNG, BMP, WebP or TIFF; .*c5.05\.jpg is not: it is none of them"),
         (several, r"c5.00\.png is not: .* 1 more cannot be read: .*c6.zero\.png"),
         (huge, r"34 million pixels; .*c5.huge\.png has 40 \(8000x5000\)\. Scale it down"),
+        (enormous, r"34 million pixels; .*c5.enormous\.png claims to have many more\. Scale it down"),
+        (twice_in_other_letters, r"two classes may not have one name; .*composed as '.*' and as '.*'\. Put"),
         (real_numbers, r"c5.real\.tiff is not: its values are real numbers"),
         (copy, r"in one class may be in no other; .*c6.same\.bmp \(class 'c6' of \w+\) is the same as .*c5.00\.png"),
         (few, r"at least 2 different items.*'c5' of \w+ has 1\. Add some"),
@@ -331,6 +349,19 @@ def test_what_is_wrong_with_a_folder_is_named(spoil: Any, message: str, folder: 
         made(folder, root)
     assert not (root / "mine").exists()
     assert not list(root.glob(".mine.adding*"))
+
+
+@pytest.mark.parametrize(("number", "counts"), [(12, [7, 2, 3]), (11, [6, 2, 3]), (8, [4, 2, 2]), (25, [15, 5, 5])])
+def test_what_shares_leave_over_is_for_the_test(number: int, counts: list[int], tmp_path: Path, root: Path) -> None:
+    data = made(write_classes(tmp_path / "pictures", [f"c{i:02d}" for i in range(number)], 2), root)
+    assert [data.splits[split].num_classes for split in SPLITS] == counts
+
+
+def test_the_data_root_is_no_folder_of_pictures_and_no_file(folder: Path) -> None:
+    with pytest.raises(UserError, match="pictures is the data root itself"):
+        made(folder, folder)
+    with pytest.raises(UserError, match=r"the data root must be a folder; .*00\.png is a file"):
+        made(folder, folder / "c0" / "00.png")
 
 
 @pytest.mark.parametrize(
@@ -354,11 +385,14 @@ def test_choices_that_do_not_fit_are_refused(choices: dict[str, Any], message: s
         ({"labels": np.arange(40.0)}, "names or whole numbers; in .* they are float64"),
         ({"labels": np.arange(39) % 10}, r"for each of its 40 features; labels is \(39,\)"),
         ({"features": np.where(np.arange(280).reshape(40, 7) == 16, np.nan, 1)}, "1 of 40 vectors .*rows 2"),
-        ({"features": np.array([np.ones(3), np.ones(4)], dtype=object)}, "rows of unequal length"),
+        ({"features": np.array([np.ones(3), np.ones(4)], dtype=object)}, "features of .* Python objects.*equal length"),
+        ({"labels": np.array(["a", "b"], dtype=object)}, r"labels of .* holds Python objects.*astype\(str\)"),
+        ({"features": np.ones((40, 7)) * 1j}, "features of .* holds complex numbers"),
+        ({"features": np.full((40, 7), 1e300)}, "finite numbers of 32 bits; in .* 40 of 40 vectors have others"),
         ({"features": np.ones(40)}, r"numbers \[vector, dimension\]; in .* float64 \(40,\)"),
         ({"images": np.ones((40, 4, 4))}, "one of the arrays images and features"),
     ],
-    ids=range(6),
+    ids=range(9),
 )
 def test_what_is_wrong_with_an_array_file_is_named(
     arrays: dict[str, Any], message: str, tmp_path: Path, root: Path

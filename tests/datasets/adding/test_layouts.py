@@ -215,7 +215,9 @@ def test_parquet_of_a_hub(tmp_path: Path) -> None:
         table = arrow.table({"image": images, "label": [number for number, _ in rows], "other": [0.5] * len(rows)})
         table = table.replace_schema_metadata(metadata)
         parquet.write_table(table, tmp_path / "top" / "data" / f"{part}-00000-of-00001.parquet")
-    data = made(tmp_path / "top", tmp_path / "data")
+    with pytest.raises(UserError, match="has 9 in both test and train: name 0"):  # as of folders of splits
+        made(tmp_path / "top", tmp_path / "data")
+    data = made(tmp_path / "top", tmp_path / "data", split="60/20/20")
     found = {}
     for part in data.splits.values():
         found |= dict(zip(part.class_names, np.split(part.images, np.cumsum(part.counts)[:-1]), strict=True))
@@ -230,6 +232,26 @@ def test_parquet_of_a_hub(tmp_path: Path) -> None:
     parquet.write_table(arrow.table({"picture": [b"x"], "score": [0.5]}), file)
     with pytest.raises(UserError, match=r"must have a column label or .*it has picture, score"):
         made(file, tmp_path / "other")
+
+
+def test_parquet_files_of_classes_of_their_own_are_the_splits(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    for part, labels in (("train", (0, 1)), ("validation", (2, 3)), ("test", (4, 5))):
+        images = [encoded(picture(label, index), "RGB", "png") for label in labels for index in range(2)]
+        table = arrow.table({"image": images, "label": [label for label in labels for _ in range(2)]})
+        parquet.write_table(table, tmp_path / f"{part}.parquet")
+    data = made(tmp_path, tmp_path / "data")
+    assert {split: part.class_names for split, part in data.splits.items()} == {
+        "train": ("0000", "0001"),
+        "validation": ("0002", "0003"),
+        "test": ("0004", "0005"),
+    }
+    rows = arrow.table({"image": [{"bytes": None, "path": "x.png"}] * 4, "label": [0, 0, 1, 1]})
+    parquet.write_table(rows, tmp_path / "train.parquet")
+    with pytest.raises(UserError, match=r"row 0 of .*train\.parquet holds the path 'x\.png' alone"):
+        made(tmp_path, tmp_path / "other")
 
 
 def write_idx(path: Path, values: np.ndarray) -> None:

@@ -1,9 +1,9 @@
 """Parquet files with encoded images and labels, as dataset hubs export them; needs pyarrow, the extra ``parquet``.
 
 One column holds images, as bytes or as records with ``bytes``, and one the labels. Where the files say the names of
-labels in their metadata (``ClassLabel`` of Hugging Face's datasets), classes are called so. All files are put together,
-``train-00000-of-00002.parquet`` and ``test-00000-of-00001.parquet`` for example: such splits are of pictures, not of
-classes.
+labels in their metadata (``ClassLabel`` of Hugging Face's datasets), classes are called so. Where each of several files
+has a word for a split in its name, as ``train-00000-of-00002.parquet`` and ``test-00000-of-00001.parquet``, the data
+say their splits; a class in two of them is refused, as in every form of data.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from mlpip_bench.datasets.adding.material import UNSPLIT, Item, Material, encoded
 from mlpip_bench.datasets.archives import broken
+from mlpip_bench.datasets.array_rows import splits_of_names
 from mlpip_bench.datasets.reading import Picture, listed
 from mlpip_bench.utils.errors import UserError
 
@@ -41,7 +42,9 @@ def find(path: Path) -> Material | None:
             f"{paths[0]} is a Parquet file, which pyarrow reads, and it is not installed. Install the extra: "
             "pip install 'mlpip_bench[parquet]'."
         ) from error
-    classes: dict[str, list[Item]] = defaultdict(list)
+    splits: dict[str, dict[str, list[Item]]] = defaultdict(lambda: defaultdict(list))
+    split_of = {file: split for split, file in splits_of_names(paths)}
+    is_split = len(split_of) == len(paths) and len(set(split_of.values())) > 1
     for file in paths:
         try:
             schema = parquet.read_schema(file)
@@ -57,8 +60,9 @@ def find(path: Path) -> Material | None:
             if isinstance(value, bool) or not isinstance(value, int | str):
                 raise UserError(f"labels must be names or whole numbers; in {file} row {row} has {value!r}.")
             name = names[value] if isinstance(value, int) and 0 <= value < len(names) else _text(value)
-            classes[name].append(encoded(Picture(f"row {row} of {file}", partial(_bytes, content))))
-    return Material("Parquet", {UNSPLIT: classes})
+            item = encoded(Picture(f"row {row} of {file}", partial(_bytes, content, f"row {row} of {file}")))
+            splits[split_of[file] if is_split else UNSPLIT][name].append(item)
+    return Material("Parquet", splits)
 
 
 def _column(path: Path, there: list[str], wanted: tuple[str, ...]) -> str:
@@ -81,5 +85,13 @@ def _text(value: int | str) -> str:
     return f"{value:04d}" if isinstance(value, int) else value
 
 
-def _bytes(content: Any) -> bytes:
-    return bytes((content["bytes"] if isinstance(content, dict) else content) or b"")
+def _bytes(content: Any, name: str) -> bytes:
+    found = content.get("bytes") if isinstance(content, dict) else content
+    if not found:
+        path = content.get("path") if isinstance(content, dict) else None
+        held = f"the path {path!r} alone" if path else "nothing"
+        raise UserError(
+            f"a Parquet file must hold the pictures themselves; {name} holds {held}. Export the data with their "
+            "pictures, or add the folder that has them."
+        )
+    return bytes(found)
