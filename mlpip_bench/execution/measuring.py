@@ -70,11 +70,12 @@ def train_and_measure(
         began = time.monotonic()
         method = compiled_for_tests(method, trial.numerics)
         found: dict[tuple[Split, int], Predictions] | None = {} if predictions else None
-        inductive: bool | None = None
+        of_all: tuple[bool, PredictionsFile | None] | None = None
         for measured in _measure(trial, method, trained, streams, protocols, reporter, found, failed):
-            if inductive is None:
-                inductive = is_inductive(method, streams["test"].batch(0, 1))
-            kept = _keep(trial, found, folder, reporter) if found else None
+            if of_all is None:
+                kept = _keep(trial, found, folder, reporter) if found else None
+                of_all = is_inductive(method, streams["test"].batch(0, 1)), kept
+            inductive, kept = of_all
             for name, scores in measured.items():
                 record = make_record(trial, method, trained, name, scores, inductive, time.monotonic() - began, {})
                 yield dataclasses.replace(record, predictions=kept)
