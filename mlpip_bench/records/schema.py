@@ -86,7 +86,7 @@ class _Data(_DataSet):
 
 
 class _Backbone(_Part):
-    name: Name
+    name: Text
     spec: _Values
     input_shape: Annotated[list[Count], Field(max_length=8)] = []
 

@@ -204,7 +204,7 @@ class Opens:
 def test_a_pickle_that_runs_code_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.save({"weight": Opens()}, tmp_path / "bad.pt")
-    with pytest.raises(UserError, match="can run code; .*bad.pt holds more. Save the state dict"):
+    with pytest.raises(UserError, match=r"can run code; .*bad\.pt holds more\. Save the state dict"):
         read_weights(tmp_path / "bad.pt")
     assert not Path("never").exists()
 
@@ -236,6 +236,6 @@ def test_what_does_not_fit_is_listed():
     with pytest.raises(UserError) as raised:
         load_strictly(network, weights, "w.pt")
     assert str(raised.value) == (
-        "weights must fit the model; of those of w.pt are 1 missing: 1.bias; 1 not the model's: head.weight; 1 of another "
-        "shape: 0.weight (4x2 in place of 3x2)."
+        "weights must fit the model; of those of w.pt are 1 missing: 1.bias; 1 not the model's: head.weight; 1 of "
+        "another shape: 0.weight (4x2 in place of 3x2)."
     )
