@@ -95,8 +95,8 @@ def run(tmp_path: Path, backbone: str, *more: str):
 def test_a_network_of_a_file_is_trained_named_and_loaded_again(file, tmp_path):
     result = run(tmp_path, f"{file}:build,width=2", "--protocols", "accuracy")
     assert result.exit_code == 0, result.output
-    records = sorted((tmp_path / "runs").rglob("accuracy*.json"))
-    assert len(records) == 2
+    assert len(list((tmp_path / "runs").rglob("accuracy*.json"))) == 2
+    records = list((tmp_path / "runs").rglob("protonets/accuracy*.json"))
     record = json.loads(records[0].read_text(encoding="utf-8"))
     assert record["backbone"]["name"] == f"{file}:build"
     assert record["backbone"]["spec"] | {"width": 2, "bias": True, "frozen": False} == record["backbone"]["spec"]
