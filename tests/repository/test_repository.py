@@ -41,7 +41,7 @@ BASES = {
         "CurveFamily",
         "Drawings",
     ),
-    "backbones": ("Backbone",),
+    "backbones": ("Backbone", "NetworkBackbone"),
 }
 ENGINE = Path(mlpip_bench.__file__).parent
 
