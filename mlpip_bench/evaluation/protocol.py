@@ -138,7 +138,9 @@ class Evaluation:
         if self.method.problem.kind != "classification" or not hasattr(settings, "scramble"):
             return []
         sets = [dataclasses.replace(settings, scramble=settings.scramble + i) for i in range(1, SCRAMBLES)]
-        return predict_each(self.method, self.stream, min(self.tasks, SCRAMBLED_TASKS), sets, **keep)
+        tasks = min(self.tasks, SCRAMBLED_TASKS)
+        with self._reporter.stage(f"{self._title}, other sets of points", tasks) as step:
+            return predict_each(self.method, self.stream, tasks, sets, step, **keep)
 
     def predict(self, note: str = "", *, one_at_a_time: bool = False) -> Predictions:
         """A pass over the test tasks of its own, for a protocol that changes how they are predicted."""
