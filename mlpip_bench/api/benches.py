@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from mlpip_bench.tasks.stream import OfShapes
 from mlpip_bench.utils.choices import SourceChoice
 from mlpip_bench.utils.device import resolve_device
 from mlpip_bench.utils.errors import UserError, unknown_name
-from mlpip_bench.utils.files import ROOT_VARIABLE, data_root_of, given_path
+from mlpip_bench.utils.files import ROOT_VARIABLE, data_root_of, named_data_root
 from mlpip_bench.utils.progress import Quiet, Reporter
 from mlpip_bench.utils.provenance import STAND_INS
 from mlpip_bench.utils.settings import with_values
@@ -148,13 +147,13 @@ def add_data(
     known = [field.name for field in dataclasses.fields(Choices)]
     if unknown := [choice for choice in choices if choice not in known]:
         raise unknown_name("option of add_data", unknown[0], known)
-    named = data_root or os.environ.get(ROOT_VARIABLE)
-    if not named:
+    root = named_data_root(data_root)
+    if root is None:
         raise UserError(f"add_data needs a folder for its data sets; pass data_root or set {ROOT_VARIABLE}.")
     registry.check_new_family(name)
     if isinstance(split := choices.get("split"), tuple | list):
         choices["split"] = "/".join(map(str, split))
-    return add(name, Path(source).expanduser(), given_path(named), Choices(**choices), reporter or Quiet())
+    return add(name, Path(source).expanduser(), root, Choices(**choices), reporter or Quiet())
 
 
 def load_bench(

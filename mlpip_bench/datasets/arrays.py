@@ -22,7 +22,11 @@ _ENTRY = r"""['"](\w+)['"]:(True|False|['"][<>|=]?(?:[biuf]\d|[US]\d{1,4})['"]|\
 
 
 class _UnknownTypeError(ValueError):
-    """An array of complex numbers, or of objects, which could be code."""
+    """An array of complex numbers, or of objects, which could be code: ``what`` it holds."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"it holds {what}")
+        self.what = what
 
 
 class _Header:
@@ -122,7 +126,7 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, most: int, name: st
             header = _Header(file)
         except _UnknownTypeError as error:
             raise UserError(
-                f"arrays must hold real numbers or texts; {name} holds {error}. Save texts as array.astype(str), "
+                f"arrays must hold real numbers or texts; {name} holds {error.what}. Save texts as array.astype(str), "
                 "numbers as array.astype(float), and rows of equal length."
             ) from error
         _check_size(header, info.file_size - file.tell(), most)

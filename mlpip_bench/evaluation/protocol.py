@@ -133,12 +133,20 @@ class Evaluation:
         """
         return self._under_sets_of_points()
 
-    def _under_sets_of_points(self, **keep: Any) -> list[Any]:
+    @property
+    def _other_sets(self) -> list[Any]:
+        """The method's settings with other sets of fixed points."""
         settings = self.method.settings
         if self.method.problem.kind != "classification" or not hasattr(settings, "scramble"):
             return []
-        sets = [dataclasses.replace(settings, scramble=settings.scramble + i) for i in range(1, SCRAMBLES)]
-        return predict_each(self.method, self.stream, min(self.tasks, SCRAMBLED_TASKS), sets, **keep)
+        return [dataclasses.replace(settings, scramble=settings.scramble + i) for i in range(1, SCRAMBLES)]
+
+    def _under_sets_of_points(self, **keep: Any) -> list[Any]:
+        if not (sets := self._other_sets):
+            return []
+        tasks = min(self.tasks, SCRAMBLED_TASKS)
+        with self._reporter.stage(f"{self._title}, other sets of points", tasks) as step:
+            return predict_each(self.method, self.stream, tasks, sets, step, **keep)
 
     def predict(self, note: str = "", *, one_at_a_time: bool = False) -> Predictions:
         """A pass over the test tasks of its own, for a protocol that changes how they are predicted."""
@@ -198,9 +206,9 @@ class Evaluation:
         """Whether predictions are too many to keep: those of one task of a thousand ways take 240 MB."""
         if self.method.problem.kind != "classification":
             return False
-        of_sets = (SCRAMBLES - 1) * min(self.tasks, SCRAMBLED_TASKS) if hasattr(self.method.settings, "scramble") else 0
+        tasks = self.tasks + len(self._other_sets) * min(self.tasks, SCRAMBLED_TASKS)
         both = 2 * torch.float64.itemsize  # probabilities and their logs
-        return (self.tasks + of_sets) * probabilities(self.stream.shape) * both > MOST_KEPT
+        return tasks * probabilities(self.stream.shape) * both > MOST_KEPT
 
     def labeled(
         self,

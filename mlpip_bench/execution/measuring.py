@@ -278,9 +278,8 @@ def _measure(
         name: {m.name: m.chosen_by if m.chosen_by in chosen else first for m in registry.protocol(name).metrics}
         for name in protocols
     }
-    states = {**dict(chosen.values()), trained.iteration: trained.model}
-    del states[trained.iteration]  # which comes last, with all scores
-    states[trained.iteration] = trained.model
+    states = {iteration: state for iteration, state in chosen.values() if iteration != trained.iteration}
+    states[trained.iteration] = trained.model  # after the others: with its scores all are complete
     for iteration, state in states.items():
         method.load_state_dict(state)
         last = iteration == trained.iteration

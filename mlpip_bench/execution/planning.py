@@ -219,15 +219,17 @@ def _family(name: str, config: RunConfig) -> TaskFamily:
 
 def _check_elsewhere(config: RunConfig, benches: Sequence[BenchSpec]) -> None:
     """Refuse an unknown name of other data for the test, with those that could be meant."""
-    if config.test_on is None or config.test_on in (known := registry.family_names(config.data_root)):
+    if config.test_on is None or config.test_on in registry.family_names(config.data_root):
         return
     own = registry.family(benches[0].family, config.data_root)
-    others = [
-        name
-        for name, plugin in registry.loadable(known, lambda n: registry.family(n, config.data_root)).items()
-        if plugin.kind == own.kind and plugin.naming.lstrip("-") == own.naming.lstrip("-") and name != benches[0].family
-    ]
+    found = registry.families(config.data_root).items()
+    others = [name for name, plugin in found if plugin is not own and _have_such_tasks(own, plugin)]
     raise unknown_name("data set of --test-on", config.test_on, others)
+
+
+def _have_such_tasks(own: type[TaskFamily], other: type[TaskFamily]) -> bool:
+    """Whether tasks of two families are of one kind, and have the same numbers in their names."""
+    return own.kind == other.kind and own.naming.lstrip("-") == other.naming.lstrip("-")
 
 
 def _tested_on(
@@ -238,7 +240,7 @@ def _tested_on(
         return None
     own, other = families[bench.family], families[name]
     what = f"--test-on must name a data set with tasks like those of {bench.name}"
-    if own.kind != other.kind or own.naming.lstrip("-") != other.naming.lstrip("-"):
+    if not _have_such_tasks(type(own), type(other)):
         raise UserError(
             f"{what}; those of {name} are {other.kind} ({name}{other.naming.replace('{', '<').replace('}', '>')})."
         )

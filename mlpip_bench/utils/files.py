@@ -19,14 +19,20 @@ ROOT_VARIABLE = "MLPIP_BENCH_DATA"
 """The environment variable that names the folder of real data, where nothing else does."""
 
 
-def data_root_of(given: Path | None) -> Path | None:
-    """The folder of real data: the one that is given, or what the environment names; None where neither is.
+def named_data_root(given: str | Path | None) -> Path | None:
+    """The folder of real data: the one that is given, or what the environment names; None where neither is."""
+    named = given or os.environ.get(ROOT_VARIABLE)
+    return given_path(named) if named else None
+
+
+def data_root_of(given: str | Path | None) -> Path | None:
+    """The same, which must be there.
 
     Raises:
-        UserError: it is not there.
+        UserError: it is not.
     """
-    named = given or os.environ.get(ROOT_VARIABLE)
-    return existing(named) if named else None
+    root = named_data_root(given)
+    return None if root is None else existing(root)
 
 
 def existing(data_root: str | Path) -> Path:

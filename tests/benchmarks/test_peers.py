@@ -161,7 +161,7 @@ def test_bf16_step(faster, processes, method, peer, against, tuned_limit):
         tuned=lambda: processes[process](theirs),
         tuned_bar=1.0,
         tuned_limit=tuned_limit,
-        turns=4,
+        turns=8,
     )
 
 

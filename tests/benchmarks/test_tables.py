@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from builders import cpu_seconds, write_records
+from builders import times_pandas, write_records
 from mlpip_bench.records.store import load_all
 from mlpip_bench.reporting.tables.writing import write_tables
 
@@ -20,7 +20,7 @@ def results(tmp_path_factory):
 
 
 def ratio(*arguments: str) -> float:
-    return cpu_seconds("-m", "mlpip_bench", *arguments) / cpu_seconds("-c", "import pandas")
+    return times_pandas("-m", "mlpip_bench", *arguments, most=MOST[arguments[0]])
 
 
 @pytest.mark.parametrize("command", ["table", "compare", "report"])

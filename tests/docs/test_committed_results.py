@@ -59,7 +59,7 @@ def about(name: str) -> dict[str, object]:
 
 
 UNDER_WAY = [name for name in EXPERIMENTS if "status" in about(name)]
-PREPARED = ("furniture", "icons")
+PREPARED = ("furniture", "icons", "kanji")
 """On data that a user makes with `data prepare`, and that are not at hand here."""
 CURRENT = [name for name in EXPERIMENTS if not {"frozen", "status"} & about(name).keys() and name not in PREPARED]
 WITH_RECORDS = sorted(path.parent.name for path in (REPOSITORY / "results").glob("*/records"))

@@ -87,7 +87,7 @@ ELSEWHERE = {
     },
     **{
         f"python -m mlpip_bench run --config results/{e}/experiment.yaml --data-root ~/data --results runs/{e}": MADE
-        for e in ("icons", "furniture")
+        for e in ("icons", "kanji", "furniture")
     },
     "python -m mlpip_bench data prepare shapenet --from ~/ShapeNetCore.v2 --to ~/data/shapenet": (
         "needs ShapeNet's meshes; tests/datasets/preparing/test_meshes.py runs it on made ones"

@@ -173,6 +173,16 @@ def icon_rows() -> list[str]:
     return rows
 
 
+def kanji_rows() -> list[str]:
+    rows = []
+    for method in ("protonets", "versa", "maml"):
+        of = [r for r in load("kanji") if r.method == method and r.protocol == "versatility"]
+        conditions = [{"way": way} for way in (20, 100, 1000)]
+        cells = [shown(score(of, "accuracy", condition=c), 2, 100) for c in conditions]
+        rows.append(row(f"`{method}`", *cells, *(shown(score(of, "nll", condition=c), 3) for c in conditions)))
+    return rows
+
+
 def sinusoid_rows() -> list[str]:
     rows = []
     for bench in ("sinusoid5s", "sinusoid10s"):
@@ -187,6 +197,7 @@ def sinusoid_rows() -> list[str]:
 PAGES = {"precision": "timing.md", "sinusoid": "regression.md"}
 TABLES = {
     "icons": icon_rows,
+    "kanji": kanji_rows,
     "furniture": lambda: view_rows("furniture"),
     "sinusoid": sinusoid_rows,
     "precision": precision_rows,

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import importlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from mlpip_bench.execution import planning, scheduler, status
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.executors import local
+from mlpip_bench.execution.executors.base import Job, Outcome
 from mlpip_bench.execution.worker import perform, perform_elsewhere
 from mlpip_bench.records import store
 from mlpip_bench.utils.locks import is_held, locked
@@ -78,6 +80,31 @@ def at_work(pid: int, method: str, folder: Path) -> bool:
 
 def processes() -> list[int]:
     return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+
+
+def talk_when_told(job, reporter) -> Outcome:
+    """Report, with a bar too, once its lock is there."""
+    wait_for(job.lock.exists)
+    reporter.say("still here")
+    with reporter.stage("a stage", 1) as step:
+        step(1)
+    return Outcome("done")
+
+
+def test_a_process_whose_parent_hears_it_no_more_ends_quietly(tmp_path, capfd):
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=local._child, args=(talk_when_told, 1, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    gone = tmp_path / "gone"
+    ours.send(Job("a job", config(tmp_path), (), (), False, {}, lock=gone))
+    assert ours.recv() == local._STARTED
+    ours.close()
+    gone.touch()
+    process.join(60)
+    assert process.exitcode == 0
+    assert capfd.readouterr().err == ""
 
 
 def test_local_processes_make_the_same_records_and_one_that_is_killed_is_started_again(

@@ -201,21 +201,26 @@ def _child(perform: Perform, threads: int, connection: Connection) -> None:
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     torch.set_num_threads(threads)
+
+    def tell(event: Outcome | Event) -> None:
+        with contextlib.suppress(OSError):  # a parent that ends has closed its side, and is not to be told anything
+            connection.send(event)
+
     try:
         while True:
             job = connection.recv()
-            connection.send(_STARTED)
+            tell(_STARTED)
             try:
-                outcome = perform(job, Relay(connection.send))
+                outcome = perform(job, Relay(tell))
             except interrupts.Interrupted:
                 raise
             except BaseException as error:  # whatever a plugin raises is its job's failure
                 outcome = Outcome("crashed", one_line(error))
-            connection.send(outcome)
+            tell(outcome)
     except interrupts.Interrupted as error:  # by the parent, or with it
         interrupts.end_at_once(error.number)
         raise
-    except EOFError:
+    except (EOFError, OSError):  # closed by the parent: with OSError where something that was sent to it was not read
         pass
 
 
