@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from mlpip_bench.inference.pretraining import Pretraining
 from mlpip_bench.inference.search import LogUniform, Space
 from mlpip_bench.nn.backbone import Backbone, BackboneSpec, InputShape
 from mlpip_bench.nn.normalization import Statistics
@@ -83,7 +84,7 @@ class TrainingPlan:
     """Budget and optimizer of a meta-training run.
 
     Attributes:
-        iterations: optimizer steps.
+        iterations: optimizer steps; 0 leaves the model as it is at the start.
         tasks_per_batch: tasks of each step.
         train_queries: queries per class in training.
         learning_rate: the optimizer's.
@@ -118,7 +119,7 @@ class TrainingPlan:
     gamma: float = 0.1
     warmup: int = 0
 
-    MAY_BE_0: ClassVar = ("halve_every", "momentum", "weight_decay", "clip_norm", "step_size", "warmup")
+    MAY_BE_0: ClassVar = ("iterations", "halve_every", "momentum", "weight_decay", "clip_norm", "step_size", "warmup")
     OPTIONAL: ClassVar = (
         "optimizer", "momentum", "weight_decay", "clip_norm", "schedule", "step_size", "gamma", "warmup",
     )  # fmt: skip
@@ -140,8 +141,20 @@ class TrainingPlan:
             )
         if (self.schedule == "StepLR") != bool(self.step_size):
             raise ValueError(f"StepLR, and no other schedule, has a step_size; got {self.schedule}, {self.step_size}")
-        if self.warmup >= self.iterations:
+        if self.warmup and self.warmup >= self.iterations:
             raise ValueError(f"warmup must be less than the {self.iterations} iterations; got {self.warmup}")
+
+    @property
+    def untrained(self) -> TrainingPlan:
+        """The plan of a trial that tests a model as it is at the start, with nothing that only training knows."""
+        return TrainingPlan(
+            iterations=0,
+            tasks_per_batch=1,
+            train_queries=1,
+            learning_rate=self.learning_rate,
+            validation_tasks=self.validation_tasks,
+            test_tasks=self.test_tasks,
+        )
 
     def rate(self, iteration: int) -> float:
         """The learning rate at an iteration, from 0 on: that of torch's schedulers in turn, in closed form."""
@@ -172,6 +185,9 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
         gaussian_weights: whether q(psi | D) of a regression is a Gaussian over weights and bias of a linear function of
             the features, which may be compared with the exact posterior where that is known.
         Settings: frozen dataclass of the method's own settings, with defaults.
+        trainable: whether there is anything that meta-training changes; a method without is tested as it is built, or as
+            its pre-training left it.
+        pretraining: how its backbone is trained before it, unless a run says otherwise; None where it is not.
         presets: what a budget changes: ``{preset: {"*" | kind of task | data set | bench: {field: value}}}`` over the
             fields of :class:`TrainingPlan` and ``Settings``; the more specific entry wins.
         search_space: what ``run --tune`` draws from: fields of ``Settings`` or of the training plan, but none of the
@@ -185,6 +201,8 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
     linear_classifier: ClassVar[bool] = False
     gaussian_weights: ClassVar[bool] = False
     Settings: ClassVar[type] = NoSettings
+    trainable: ClassVar[bool] = True
+    pretraining: ClassVar[Pretraining | None] = None
     presets: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
     search_space: ClassVar[Space] = {"learning_rate": LogUniform(1e-4, 1e-2)}
     xfail_checks: ClassVar[Mapping[str, str]] = {}

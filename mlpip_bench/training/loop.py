@@ -50,8 +50,8 @@ def train(
 
     An iteration is a function of the state before it and of its number alone: its tasks come from a
     fixed stream and its noise from a seed of its own. So a resumed run gives the numbers of an
-    uninterrupted one, on a CPU bit for bit. A method without parameters and buffers has nothing to train:
-    it is validated once.
+    uninterrupted one, on a CPU bit for bit. Where there is nothing to train, or no iteration is asked for, the model is
+    validated once: no step is taken, and no running average moves.
 
     Args:
         method: on its device; holds the last state afterward.
@@ -89,6 +89,7 @@ def train(
     before, began = state.seconds, time.monotonic()
     saved = began
 
+    trains = plan.iterations > 0 and any(p.requires_grad for p in method.parameters())
     take_step = step_of(method, optimizer, plan, graph=graph, device=device, say=say or Quiet().say)
     unread: list[tuple[int, Tensor]] = []
     value = math.nan
@@ -114,7 +115,7 @@ def train(
         save_checkpoint(state, checkpoint)
         saved = time.monotonic()
 
-    def validate(loss: float) -> None:
+    def validate(loss: float | None) -> None:
         state.unvalidated = loss
         try:
             _validate(state, method, validation, plan.validation_tasks, metrics, loss)
@@ -130,6 +131,9 @@ def train(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), interrupts.held():
         if state.unvalidated is not None:
             validate(state.unvalidated)
+        if not trains and not state.history:
+            state.iteration = plan.iterations
+            validate(None)
         while state.iteration < plan.iterations:
             torch.manual_seed(seed_from("noise", seed, state.iteration))
             method.train()
@@ -137,7 +141,7 @@ def train(
             unread.append((state.iteration, take_step(tasks, plan.rate(state.iteration))))
             if len(unread) >= _STEPS_BETWEEN_READS.get(device.type, 1):
                 read()
-            state.iteration += 1 if state.model else plan.iterations
+            state.iteration += 1
             last = state.iteration == plan.iterations
             if last or state.iteration % plan.validate_every == 0:
                 read()
@@ -157,14 +161,20 @@ def _start(method: Method[Any], optimizer: torch.optim.Optimizer, key: str) -> T
 
 
 def _validate(
-    state: TrainingState, method: Method[Any], stream: Stream, tasks: int, metrics: Sequence[Metric], loss: float
+    state: TrainingState,
+    method: Method[Any],
+    stream: Stream,
+    tasks: int,
+    metrics: Sequence[Metric],
+    loss: float | None,
 ) -> None:
     predictions = predict(method, stream, tasks, lambda _done, _note="": interrupts.check())
     means = {}
     for metric in metrics:
         with contextlib.suppress(ZeroProbabilityError):  # such a model is without that metric, and trained on
             means[metric.name] = math.fsum(score(metric, predictions)) / tasks
-    state.history.append({"iteration": state.iteration, "loss": loss, **means})
+    trained = {} if loss is None else {"loss": loss}
+    state.history.append({"iteration": state.iteration, **trained, **means})
     model = copy.deepcopy(method.state_dict())
     signs = {metric.name: 1 if metric.better == "higher" else -1 for metric in metrics}
     scores = {name: sign * means[name] if name in means else -math.inf for name, sign in signs.items()}
