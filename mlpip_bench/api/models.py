@@ -35,8 +35,8 @@ from mlpip_bench.utils.progress import Quiet, Reporter
 from mlpip_bench.utils.seeding import seed_from
 
 _OF_MODEL = (
-    "norm", "backbone", "preset", "iterations", "test_tasks", "queries", "query_concentration", "test_on",
-    "source", "data_root", "data", "device", "precision", "compile", "graph",
+    "norm", "backbone", "pretrain", "init", "evaluate_only", "preset", "iterations", "test_tasks", "queries",
+    "query_concentration", "test_on", "source", "data_root", "data", "device", "precision", "compile", "graph",
 )  # fmt: skip
 """Options of ``run`` that say what one model is, and how it is tested."""
 
@@ -170,9 +170,9 @@ def fit(
         results: folder for checkpoints, from which an interrupted training goes on; None for a temporary one. A class
             that is not registered has none, since nothing says whether it has changed since.
         reporter: shows progress; None for none.
-        more: further options of ``run``: ``norm``, ``backbone``, ``preset``, ``iterations``, ``test_tasks``,
-            ``queries``, ``query_concentration``, ``test_on``, ``data_root``, ``source``, ``data``, ``device``,
-            ``precision``, ``compile``, ``graph``.
+        more: further options of ``run``: ``norm``, ``backbone``, ``pretrain``, ``init``, ``evaluate_only``, ``preset``,
+            ``iterations``, ``test_tasks``, ``queries``, ``query_concentration``, ``test_on``, ``data_root``,
+            ``source``, ``data``, ``device``, ``precision``, ``compile``, ``graph``.
 
     Raises:
         UserError: what was asked for cannot be done.

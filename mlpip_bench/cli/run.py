@@ -59,6 +59,31 @@ def run(
             rich_help_panel=_TRAINING,
         ),
     ] = None,
+    pretrain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="none|classify[,SETTING=VALUE]",
+            help="Train the backbone before, by classification of all training classes; left out, for the methods that "
+            "need it.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    init: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE[,trained_on=TEXT]",
+            help="Parameters that the method starts from: a checkpoint, a state dict of torch, or safetensors.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    evaluate_only: Annotated[
+        bool,
+        typer.Option(
+            "--evaluate-only",
+            help="Test models as they are at the start; nothing is trained.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = False,
     preset: Annotated[str, typer.Option(help=f"Budget: {', '.join(PRESETS)}.", rich_help_panel=_TRAINING)] = _D[
         "preset"
     ],

@@ -33,6 +33,11 @@ class RunConfig:
         norms: normalization modes; all methods are run in each.
         backbone: name of the network that all methods share; None for each task family's own.
         backbone_settings: its settings, where they are not at their defaults.
+        pretrain: how backbones are trained before; None for each method's own way.
+        pretrain_settings: fields of :class:`~mlpip_bench.inference.pretraining.Pretraining` that are set.
+        init: file of parameters that methods start from.
+        init_trained_on: what they saw.
+        evaluate_only: whether models are tested as they are at the start.
         preset: budget.
         queries: queries per class at test.
         query_concentration: None for as many queries of each class at test; else of the Dirichlet distribution that
@@ -60,6 +65,11 @@ class RunConfig:
     norms: tuple[NormMode, ...] = (DEFAULT_NORM,)
     backbone: str | None = None
     backbone_settings: Mapping[str, Any] = field(default_factory=dict)
+    pretrain: str | None = None
+    pretrain_settings: Mapping[str, Any] = field(default_factory=dict)
+    init: Path | None = None
+    init_trained_on: str = ""
+    evaluate_only: bool = False
     preset: str = "quick"
     queries: int = TEST_QUERIES
     query_concentration: float | None = None
@@ -104,4 +114,5 @@ class RunConfig:
             sweeps=swept,
             data_root=self.data_root and self.data_root.expanduser().absolute(),
             results=self.results.absolute(),
+            init=self.init and self.init.expanduser().absolute(),
         )

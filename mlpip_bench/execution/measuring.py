@@ -23,6 +23,7 @@ from mlpip_bench.evaluation.protocol import (
     compiled_for_tests,
 )
 from mlpip_bench.execution.fingerprint import NUMBERS_VERSION, engine_code, requirements
+from mlpip_bench.execution.starting import begin
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.method import Method
 from mlpip_bench.records.predictions import OfTrial, Predictions, Split, save, stem
@@ -104,12 +105,13 @@ def train_trial(
         UserError: a checkpoint is damaged or cannot be written.
     """
     streams = trial.streams()
-    method = trial.build_method()
     checkpoint = trial.checkpoint(folder)
     start = iterations_done(checkpoint, trial.training_key)
     if afresh and start == trial.plan.iterations:
-        checkpoint.unlink()  # an unfinished one belongs to this very command, which was interrupted
+        checkpoint.unlink(missing_ok=True)  # an unfinished one belongs to this very command, which was interrupted
         start = 0
+    begun = checkpoint.exists()
+    method, pretraining = (trial.build_method(), {}) if begun else begin(trial, streams, folder, reporter)
     here = _where(trial)
     if 0 < start < trial.plan.iterations:
         reporter.say(f"{trial.title}: goes on from iteration {start}")
@@ -129,6 +131,7 @@ def train_trial(
             checkpoint=checkpoint,
             key=trial.training_key,
             environment=here,
+            pretraining=pretraining,
             graph=trial.numerics.graph,
             say=lambda message: reporter.say(f"{trial.title}: {message}"),
             step=step,
@@ -203,6 +206,7 @@ def make_record(
     session: Mapping[str, Any],
 ) -> Record:
     """The record of what a protocol measured of a trial's model."""
+    iterations = trained.iteration if any(p.requires_grad for p in method.parameters()) else 0
     return Record(
         key=trial.record_key(protocol),
         bench=trial.measured_as,
@@ -215,16 +219,18 @@ def make_record(
         data=trial.data_facts,
         backbone=trial.backbone_facts,
         scores=tuple(scores),
-        parameters=sum(p.numel() for p in method.parameters()),
+        parameters=method.parameter_count,
         training={
-            "iterations": trained.iteration,
-            "tasks_seen": trained.iteration * trial.plan.tasks_per_batch,
+            "iterations": iterations,
+            "tasks_seen": iterations * trial.plan.tasks_per_batch,
             "seconds": trained.seconds,
             "best_iteration": trained.best_iteration,
             "chosen": {name: iteration for name, (iteration, _) in _chosen(trial, trained).items()},
             "history": trained.history,
             "history_seconds": [trained.seconds_at.get(int(entry["iteration"])) for entry in trained.history],
             **({"environments": trained.environments} if len(trained.environments) > 1 else {}),
+            **({"pretraining": trained.pretraining} if trained.pretraining else {}),
+            **({"outside": True} if trained.pretraining and not (iterations or trial.pretraining) else {}),
             **({"swept": sorted(trial.swept)} if trial.swept else {}),
         },
         seconds=seconds,

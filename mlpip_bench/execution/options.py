@@ -23,6 +23,9 @@ DEFAULTS: Mapping[str, Any] = {
     "seeds": "0",
     "norm": "metabn",
     "backbone": None,
+    "pretrain": None,
+    "init": None,
+    "evaluate_only": False,
     "preset": "quick",
     "iterations": None,
     "test_tasks": None,
@@ -106,13 +109,15 @@ _TYPES: tuple[tuple[str, Callable[[object], bool], tuple[str, ...]], ...] = (
     (
         "true or false",
         lambda value: isinstance(value, bool),
-        ("predictions", "check", "profile", "dry_run", "estimate", "wait"),
+        ("evaluate_only", "predictions", "check", "profile", "dry_run", "estimate", "wait"),
     ),
     (
         "a text",
         _is_text,
         (
             "backbone",
+            "pretrain",
+            "init",
             "preset",
             "test_on",
             "select",
@@ -264,7 +269,11 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
         raise UserError("a run needs a bench, for example --bench omni5w1s. See: list benches.")
     overrides = settings(_assignments(options["set"]), {n: options[n] for n in ("iterations", "test_tasks")})
     norms: Any = names(options["norm"])
-    backbone, backbone_settings = chosen_backbone(options["backbone"])
+    backbone, backbone_settings = with_settings("backbone", options["backbone"], "conv4,channels=32")
+    pretraining, of_pretraining = with_settings("pretrain", options["pretrain"], "classify,iterations=2000")
+    init, of_init = with_settings("init", options["init"], "model.safetensors,trained_on=ImageNet-1k")
+    if of_init.keys() - {"trained_on"}:
+        raise unknown_name("setting of --init", min(of_init.keys() - {"trained_on"}), ["trained_on"])
     return RunConfig(
         benches=names(options["bench"]),
         methods=names(options["methods"]),
@@ -273,6 +282,11 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
         norms=NORM_MODES if "all" in norms else norms,
         backbone=backbone,
         backbone_settings=backbone_settings,
+        pretrain=pretraining,
+        pretrain_settings=of_pretraining,
+        init=_path(init),
+        init_trained_on=str(of_init.get("trained_on", "")),
+        evaluate_only=options["evaluate_only"],
         preset=options["preset"],
         queries=options["queries"],
         query_concentration=options["query_concentration"],
@@ -381,8 +395,8 @@ def sweeps(assignments: Sequence[str], fixed: Mapping[str, Mapping[str, Any]]) -
     }
 
 
-def chosen_backbone(text: str | None) -> tuple[str | None, dict[str, Any]]:
-    """What ``--backbone NAME[,SETTING=VALUE]`` names, and its settings.
+def with_settings(option: str, text: str | None, example: str) -> tuple[str | None, dict[str, Any]]:
+    """What an option like ``--backbone NAME[,SETTING=VALUE]`` names, and the settings.
 
     Raises:
         UserError: no name, or a setting without a value.
@@ -394,10 +408,10 @@ def chosen_backbone(text: str | None) -> tuple[str | None, dict[str, Any]]:
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not (equals and key.strip() and value.strip()):
-            raise UserError(f"--backbone takes NAME[,SETTING=VALUE], for example conv4,channels=32; got {text!r}.")
-        _add(found, key.strip(), value.strip(), f"--backbone {text}")
+            raise UserError(f"--{option} takes NAME[,SETTING=VALUE], for example {example}; got {text!r}.")
+        _add(found, key.strip(), value.strip(), f"--{option} {text}")
     if not name or "=" in name:
-        raise UserError(f"--backbone takes a name first, for example conv4,channels=32; got {text!r}.")
+        raise UserError(f"--{option} takes a name first, for example {example}; got {text!r}.")
     return name, found
 
 

@@ -16,12 +16,14 @@ from mlpip_bench.evaluation.protocol import EvalProtocol, MeasurementRule
 from mlpip_bench.execution.config import Overwrite, RunConfig
 from mlpip_bench.execution.fingerprint import plugin_code
 from mlpip_bench.execution.memory import check_memory
+from mlpip_bench.execution.starting import check_init, init_of, norm_of, plan_of, pretraining_of
 from mlpip_bench.execution.trial import TestedOn, Trial
 from mlpip_bench.execution.tuning import tuned
 from mlpip_bench.inference.method import Method
 from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.records.record import LARGEST_SEED
 from mlpip_bench.training.checkpoints import load_checkpoint
+from mlpip_bench.training.pretraining import images_of
 from mlpip_bench.utils.choices import NORM_MODES, OWN_NORM, SourceChoice
 from mlpip_bench.utils.device import resolve_device
 from mlpip_bench.utils.errors import UserError, one_line, unknown_name
@@ -88,12 +90,17 @@ def plan_trials(
     data = {name: family.load(config.request(reporter)) for name, family in families.items()}
     tested_on = {bench: _tested_on(config, bench, families, data) for bench in benches}
     backbones = {bench: _backbone(config, bench, families[bench.family], data[bench.family]) for bench in benches}
+    init = init_of(config)
     codes = functools.cache(_code)  # within a plan the code stays as it is, and trials may be thousands
     trials = []
     for bench, norm, seed in itertools.product(benches, config.norms, config.seeds):
         family, source = families[bench.family], data[bench.family]
         for name in entered[bench]:
             for swept, chosen in resolved[bench, name]:
+                spec = backbones[bench]
+                pretraining = pretraining_of(config, plugins[name], spec)
+                comes_trained = bool(init or spec.outside or pretraining)
+                plan = plan_of(chosen.plan, config, plugins[name], comes_trained=comes_trained)
                 applicable = _applicable(protocols, bench, family, plugins[name], chosen.settings)
                 trials.append(
                     Trial(
@@ -103,17 +110,19 @@ def plan_trials(
                         plugin=plugins[name],
                         seed=seed,
                         swept=swept,
-                        plan=family.fitted(chosen.plan, bench, source),
+                        plan=family.fitted(plan, bench, source),
                         settings=chosen.settings,
-                        norm=backbones[bench].norm_used(norm),
-                        backbone=backbones[bench],
+                        norm=norm_of(norm, spec, pretraining),
+                        backbone=spec,
                         preset=config.preset,
                         queries=families[config.test_on or bench.family].queries_at_test(config.queries),
                         query_concentration=config.query_concentration,
+                        pretraining=pretraining,
+                        init=init,
                         tested_on=tested_on[bench],
                         protocols=applicable,
                         protocol_settings={n: s for n, s in protocol_settings.items() if n in applicable},
-                        code=codes(name, (bench.family, *elsewhere), backbones[bench].name, applicable),
+                        code=codes(name, (bench.family, *elsewhere), spec.name, applicable),
                         data=source,
                         device=device,
                         numerics=config.numerics,
@@ -365,9 +374,12 @@ def _resolve(
 def _checked(trial: Trial, folder: Path) -> list[str]:
     """What will be measured otherwise than asked; raises what a trial's work would refuse.
 
-    No image is read and no model is built.
+    No image is read, and no model is built but one that starts from a file.
     """
-    test, notes = trial.streams()["test"], []
+    streams, notes = trial.streams(), []
+    test = streams["test"]
+    if trial.pretraining is not None:
+        images_of(streams["train"], trial.bench.name)
     for name in trial.protocols:
         protocol = trial.protocol(name)
         protocol.check(test)
@@ -376,4 +388,5 @@ def _checked(trial: Trial, folder: Path) -> list[str]:
     if (checkpoint := trial.checkpoint(folder)).exists():
         load_checkpoint(checkpoint, trial.training_key)
     trial.plugin.check(trial.problem, trial.settings)
+    check_init(trial)
     return notes

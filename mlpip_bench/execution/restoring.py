@@ -16,7 +16,9 @@ from mlpip_bench.benches.spec import BenchSpec
 from mlpip_bench.execution.fingerprint import plugin_code
 from mlpip_bench.execution.trial import TestedOn, Trial, Tuning
 from mlpip_bench.inference.method import TrainingPlan
+from mlpip_bench.inference.pretraining import Pretraining
 from mlpip_bench.nn.backbone import BackboneSpec
+from mlpip_bench.nn.weights import Outside
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record
 from mlpip_bench.training.checkpoints import TrainingState, load_checkpoint
@@ -111,6 +113,8 @@ def trial_of(record: Record) -> Trial:
         numerics=Numerics(**numerics),
         protocol_settings=_protocol_settings(record),
         query_concentration=config.get("query_concentration"),
+        pretraining=Pretraining(**config["pretraining"]) if "pretraining" in config else None,
+        init=Outside(Path(config["init"]["path"]), config["init"]["saw"]) if "init" in config else None,
         tested_on=_tested_on(bench, data["test_on"]) if "test_on" in data else None,
     )
 

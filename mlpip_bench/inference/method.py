@@ -185,8 +185,10 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
         gaussian_weights: whether q(psi | D) of a regression is a Gaussian over weights and bias of a linear function of
             the features, which may be compared with the exact posterior where that is known.
         Settings: frozen dataclass of the method's own settings, with defaults.
-        trainable: whether there is anything that meta-training changes; a method without is tested as it is built, or as
-            its pre-training left it.
+        trainable: whether there is anything that meta-training changes; a method without is tested as it is built, or
+            as its pre-training left it.
+        outside: what a record says of a model that was trained somewhere else: ``what``, ``saw``, and of a file
+            ``file`` and ``sha256``.
         pretraining: how its backbone is trained before it, unless a run says otherwise; None where it is not.
         presets: what a budget changes: ``{preset: {"*" | kind of task | data set | bench: {field: value}}}`` over the
             fields of :class:`TrainingPlan` and ``Settings``; the more specific entry wins.
@@ -202,6 +204,7 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
     gaussian_weights: ClassVar[bool] = False
     Settings: ClassVar[type] = NoSettings
     trainable: ClassVar[bool] = True
+    outside: ClassVar[Mapping[str, str]] = {}
     pretraining: ClassVar[Pretraining | None] = None
     presets: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
     search_space: ClassVar[Space] = {"learning_rate": LogUniform(1e-4, 1e-2)}
@@ -220,6 +223,11 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
         Per point of the support set D, and with a standard normal prior over psi; a class may set it to True.
         """
         return False
+
+    @property
+    def parameter_count(self) -> int:
+        """How many numbers it has learned, here or before."""
+        return sum(p.numel() for p in self.parameters())
 
     @classmethod
     def check(cls, problem: Problem, settings: Any) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mlpip_bench.nn import accelerator
 from mlpip_bench.nn.normalization import Normalization, Statistics
+from mlpip_bench.nn.weights import Outside
 from mlpip_bench.tasks.batch import TaskBatch
 from mlpip_bench.utils.choices import DEFAULT_NORM, NORM_MODES, NormMode
 from mlpip_bench.utils.errors import UserError
@@ -41,7 +42,8 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
         reference: where the network comes from.
         Settings: frozen dataclass of the backbone's own settings, with defaults.
         normalizes: whether there is anything that the norm of a run changes.
-        own_norm: whether it brings batch norm of its own along, which a run may ask for.
+        own_norm: whether it has ordinary batch norm, as networks of plain torch layers do: statistics of a batch in
+            training, running averages at test. A run may ask for it, and pre-training does.
         features: dimension of h(x); set in ``__init__``.
     """
 
@@ -65,6 +67,11 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
         Raises:
             UserError: what the rule is, what came, what to do.
         """
+
+    @classmethod
+    def pretrained(cls, settings: Any) -> Outside | None:  # noqa: ARG003  # for those that override it
+        """What its parameters were trained on before, somewhere else; None where they are initial ones."""
+        return None
 
     @abc.abstractmethod
     def forward(
@@ -96,8 +103,8 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
 
     def move_averages(self, statistics: Statistics) -> None:
         """Move the running averages of all layers, in training and where there are such: once a pass over a batch."""
-        if self.training and self.norm_mode == "running":
-            layers = [layer for layer in self.modules() if isinstance(layer, Normalization)]
+        layers = [layer for layer in self.modules() if isinstance(layer, Normalization)] if self.training else []
+        if layers and layers[0].mode == "running":
             for layer, moments in zip(layers, statistics, strict=True):
                 layer.move_averages(moments)
 
@@ -196,6 +203,11 @@ class BackboneSpec:
     settings: Any
     input_shape: InputShape
 
+    @property
+    def outside(self) -> Outside | None:
+        """What its parameters were trained on before, somewhere else."""
+        return self.plugin.pretrained(self.settings)
+
     def build(self, norm: NormMode, *, dropout: bool = False) -> Backbone:
         """A module with initial parameters."""
         return self.plugin(self.input_shape, self.settings, norm, dropout=dropout)
@@ -208,8 +220,8 @@ class BackboneSpec:
         """
         if asked == "own" and not self.plugin.own_norm:
             raise UserError(
-                f"norm own is batch norm as a network of plain torch layers brings it along; {self.name} has none. "
-                f"Use another: {', '.join(NORM_MODES)}."
+                f"norm own is ordinary batch norm, of a network that has it; {self.name} has none. Use another: "
+                f"{', '.join(NORM_MODES)}."
             )
         return asked if self.plugin.normalizes else DEFAULT_NORM
 

@@ -26,7 +26,7 @@ from torch import nn
 from mlpip_bench.nn.backbone import InputShape
 from mlpip_bench.nn.network import NetworkBackbone
 from mlpip_bench.nn.normalization import Statistics
-from mlpip_bench.nn.weights import load_strictly, read_weights
+from mlpip_bench.nn.weights import Outside, load_strictly, read_weights
 from mlpip_bench.utils.choices import DEFAULT_NORM, NormMode
 from mlpip_bench.utils.errors import TrialError, UserError, one_line
 from mlpip_bench.utils.files import given_path
@@ -73,6 +73,11 @@ class OwnNetwork(NetworkBackbone):
             if isinstance(error, TrialError):  # nothing is being tried yet
                 raise UserError(str(error)) from error
             raise
+
+    @classmethod
+    def pretrained(cls, settings: Any) -> Outside | None:
+        """The file of weights, if there is one."""
+        return None if settings.weights is None else Outside(settings.weights, settings.trained_on)
 
     def build_network(self) -> nn.Module:
         """What the user's function returns, with the weights of a file if there is one."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import pickle
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,39 @@ from torch import Tensor, nn
 from mlpip_bench.utils.errors import UserError, one_line
 from mlpip_bench.utils.files import open_file
 
-_WRAPPED = ("state_dict", "model", "params")
+
+@dataclass(frozen=True)
+class Outside:
+    """Parameters that were trained somewhere else.
+
+    Attributes:
+        path: of their file.
+        saw: the data that they were trained on.
+    """
+
+    path: Path
+    saw: str
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """Of its bytes, in hexadecimal.
+
+        Raises:
+            UserError: it cannot be read.
+        """
+        try:
+            with open_file(self.path) as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What a record says of them."""
+        return {"what": "weights", "file": self.path.name, "sha256": self.sha256, "saw": self.saw}
+
+
+_WRAPPED = ("best_model", "state_dict", "model", "params")
 """Keys under which training scripts keep a state dict among other things."""
 _BEGINNINGS = (b"PK", b"\x80\x02")
 """Of what ``torch.save`` writes: a zip archive; before torch 1.6, a pickle."""
@@ -46,10 +81,14 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             "Save the state dict: torch.save(network.state_dict(), path), or write safetensors."
         ) from error
     except OSError as error:
-        raise UserError(f"a file of weights must be readable; {path} is not: {error.strerror or error}.") from error
+        raise _unreadable(path, error) from error
     except Exception as error:  # each format raises its own kinds for damaged files
         raise UserError(f"a file of weights must be whole; {path} is damaged, or none: {one_line(error)}.") from error
     return _tensors(content, path)
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    return UserError(f"a file of weights must be readable; {path} is not: {error.strerror or error}.")
 
 
 def _tensors(content: Any, path: Path) -> dict[str, Tensor]:

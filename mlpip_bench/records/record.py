@@ -169,15 +169,18 @@ def facts(record: Record, score: Scores) -> dict[str, object]:
     return {**known, **dict.fromkeys(sorted(names), "tuned")}
 
 
-_GROUPS = ("settings", "protocol_settings", "seed")
+_GROUPS = ("settings", "protocol_settings", "pretraining", "init", "seed")
 """Of a configuration: what has names of its own among the facts, and the seed, which is none."""
 
 
 def _facts(record: Record, score: Scores) -> dict[str, object]:
+    before = record.training.get("pretraining", {})
     return {
         **{name: value for name, value in record.config.items() if name not in _GROUPS},
         **{f"settings.{name}": value for name, value in record.config.get("settings", {}).items()},
         **{f"protocol.{name}": value for name, value in record.config.get("protocol_settings", {}).items()},
+        **{f"pretraining.{name}": value for name, value in record.config.get("pretraining", {}).items()},
+        **{f"pretrained.{name}": before[name] for name in ("what", "sha256", "saw") if name in before},
         **{f"data.{name}": value for name, value in record.data.get("options", {}).items()},
         **_facts_of_test_data(record),
         "backbone": record.backbone["name"],

@@ -67,6 +67,8 @@ class _Config(_Part):
     iterations: Count
     tasks_per_batch: Size
     settings: _Values
+    pretraining: _Values = {}
+    init: _Values = {}
 
 
 class _DataSet(_Part):
@@ -105,6 +107,8 @@ class _Training(_Part):
     history: list[Annotated[dict[Text, Number], AfterValidator(_of_an_iteration)]] = []
     history_seconds: list[Seconds | None] = []
     chosen: dict[Text, Count] = {}
+    pretraining: dict[Text, _Scalar] = {}
+    outside: bool = False
     tuning: dict[Text, _Flat | dict[Text, _Flat] | Annotated[list[dict[Text, _Flat]], Field(max_length=100_000)]] = {}
 
 

@@ -139,7 +139,12 @@ def _cost(leader: Configuration, records: Sequence[Record]) -> str:
     own = [entry.record for entry in leader.entries]
     trials = {(record.bench, record.method, record.seed) for record in own}
     seconds = statistics.fmean(float(record.training.get("seconds", 0)) for record in own)
-    parts = [f"{duration(seconds)} to train" if seconds else "no training", f"{own[0].parameters:,} parameters"]
+    earlier = statistics.fmean(float(record.training.get("pretraining", {}).get("seconds", 0)) for record in own)
+    before = f"{duration(earlier)} to pre-train" if earlier else ""
+    training = f"{duration(seconds)} to train" if own[0].training.get("tasks_seen") else before or "no training"
+    if own[0].training.get("outside"):
+        training = "trained outside"
+    parts = [training, *([before] if before and before != training else []), f"{own[0].parameters:,} parameters"]
     paces = [
         statistics.median(score.per_task)
         for record in records

@@ -42,6 +42,7 @@ def train(
     checkpoint: Path,
     key: str = "",
     environment: Mapping[str, Any] | None = None,
+    pretraining: Mapping[str, Any] | None = None,
     graph: Graph = "off",
     say: Callable[[str], object] | None = None,
     step: Step | None = None,
@@ -63,6 +64,7 @@ def train(
         checkpoint: file that is written every 20 seconds, at each validation, at the end, and before a signal ends it.
         key: hash of all that decides the trained model; a checkpoint of another key is refused.
         environment: what the checkpoint is to say of the machine from here on.
+        pretraining: what the checkpoint is to say of what was trained before.
         graph: whether a step is a CUDA graph, as of :class:`~mlpip_bench.utils.numerics.Numerics`.
         say: called with a message for the user.
         step: called with the iterations done, the loss and the last validation.
@@ -73,7 +75,7 @@ def train(
         UserError: the checkpoint is damaged, does not fit, or cannot be written.
     """
     optimizer = optimizer_of(method, plan)
-    state = load_checkpoint(checkpoint, key) if checkpoint.exists() else _start(method, optimizer, key)
+    state = load_checkpoint(checkpoint, key) if checkpoint.exists() else _start(method, optimizer, key, pretraining)
     restore(state, checkpoint, method, optimizer)
     if state.iteration > plan.iterations:
         raise UserError(
@@ -156,8 +158,10 @@ def train(
     return state
 
 
-def _start(method: Method[Any], optimizer: torch.optim.Optimizer, key: str) -> TrainingState:
-    return TrainingState(0, method.state_dict(), optimizer.state_dict(), key=key)
+def _start(
+    method: Method[Any], optimizer: torch.optim.Optimizer, key: str, pretraining: Mapping[str, Any] | None
+) -> TrainingState:
+    return TrainingState(0, method.state_dict(), optimizer.state_dict(), key=key, pretraining=dict(pretraining or {}))
 
 
 def _validate(

@@ -53,7 +53,7 @@ def _loss_of_batch(method: Method[Any], batch: TaskBatch) -> Float[Tensor, ""]:
     """A GPU takes support sets and queries through the backbone at once."""
     with features_in_one_pass(method, batch):
         loss = method.loss(batch)
-    trainable = any(True for _ in method.parameters())
+    trainable = any(p.requires_grad for p in method.parameters())
     if not (isinstance(loss, Tensor) and loss.dim() == 0 and (loss.requires_grad or not trainable)):
         came = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
         raise TrialError(f"loss must return a scalar tensor with a gradient; {type(method).__name__}'s is {came}.")

@@ -8,7 +8,7 @@ NormMode = Literal["transductive", "metabn", "tasknorm", "running", "layer", "in
 """Normalization modes; :mod:`mlpip_bench.nn.normalization` says what each is."""
 
 OWN_NORM: NormMode = "own"
-"""Batch norm that a network brings along, as torch has it: over all images of a batch, in training."""
+"""Ordinary batch norm of a network: over a batch in training, by running averages at test."""
 NORM_MODES: tuple[NormMode, ...] = tuple(mode for mode in get_args(NormMode) if mode != OWN_NORM)
 """The suite's own."""
 DEFAULT_NORM: NormMode = "metabn"

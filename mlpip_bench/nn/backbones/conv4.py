@@ -17,7 +17,7 @@ from mlpip_bench.nn.backbone import Backbone, InputShape
 from mlpip_bench.nn.conv_block import ConvBlock
 from mlpip_bench.nn.layers import mlp
 from mlpip_bench.nn.normalization import Moments, Statistics, cat_statistics, task_statistics
-from mlpip_bench.utils.choices import NormMode
+from mlpip_bench.utils.choices import OWN_NORM, NormMode
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.numerics import backbone_autocast
 
@@ -82,6 +82,7 @@ class Conv4(Backbone):
 
     reference = "Gordon et al. 2019, Meta-Learning Probabilistic Inference for Prediction (ICLR), appendix D"
     Settings: ClassVar[type] = Conv4Settings
+    own_norm = True
     settings: Conv4Settings | Conv4x512Settings
 
     def __init__(
@@ -96,8 +97,9 @@ class Conv4(Backbone):
         flattened = _outputs(input_shape, settings)
         widths = (input_shape[0], *settings.widths)
         rate = settings.dropout if dropout else 0.0
+        mode: NormMode = "running" if norm == OWN_NORM else norm
         self.blocks = nn.ModuleList(
-            ConvBlock(*pair, norm, ceil_mode=settings.ceil_mode, dropout=rate, last=index == len(widths) - 2)
+            ConvBlock(*pair, mode, ceil_mode=settings.ceil_mode, dropout=rate, last=index == len(widths) - 2)
             for index, pair in enumerate(itertools.pairwise(widths))
         )
         self.last = nn.Identity() if settings.last is None else mlp(flattened, settings.last)

@@ -194,7 +194,7 @@ def _table(found: _OfBench) -> WideTable:
         attributes = {
             "norm": facts_of_all["norm"],
             "budget": f"{facts_of_all['preset']}, {facts_of_all['iterations']} it",
-            "trained": training_cost(e.record for e in reached.group),
+            "trained": training_cost([e.record for e in reached.group]),
             "settings": in_words(reached.group[0], reached.telling),
             "seeds": seeds_of(reached.group),
             "source": facts_of_all["source"],
