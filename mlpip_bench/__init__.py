@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mlpip_bench.inference.method import Method as Method
     from mlpip_bench.inference.method import Posterior as Posterior
     from mlpip_bench.inference.method import Problem as Problem
+    from mlpip_bench.inference.wrapping import wrap as wrap
 
 __version__ = "0.2.0.dev0"
 
@@ -37,6 +38,7 @@ _PUBLIC = {
     **dict.fromkeys(("read_records", "rescore", "run"), "mlpip_bench.api.runs"),
     **dict.fromkeys(("Method", "Posterior", "Problem"), "mlpip_bench.inference.method"),
     "EvalProtocol": "mlpip_bench.evaluation.protocol",
+    "wrap": "mlpip_bench.inference.wrapping",
     "Metric": "mlpip_bench.evaluation.metrics",
 }
 """Where the names of the public API are; they are imported when they are asked for, since torch takes a second."""

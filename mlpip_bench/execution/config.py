@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mlpip_bench.benches.family import TEST_QUERIES, DataRequest
+from mlpip_bench.registry import place_of
 from mlpip_bench.utils.choices import DEFAULT_NORM, NormMode, SourceChoice
 from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.progress import Quiet, Reporter
@@ -105,7 +106,7 @@ class RunConfig:
         protocols = tuple(dict.fromkeys(name for trial in trials for name in trial.protocols))
         return dataclasses.replace(
             self,
-            methods=methods,
+            methods=tuple(map(place_of, methods)),
             protocols=protocols,
             benches=tuple(dict.fromkeys(trial.bench.name for trial in trials)),
             seeds=tuple(dict.fromkeys(trial.seed for trial in trials)),

@@ -35,6 +35,7 @@ from mlpip_bench.training.steps import uses_graph
 from mlpip_bench.utils.device import environment
 from mlpip_bench.utils.errors import TrialError, UserError, message_in_one_line, one_line
 from mlpip_bench.utils.numerics import SCORED
+from mlpip_bench.utils.places import is_place
 from mlpip_bench.utils.progress import Reporter
 from mlpip_bench.utils.settings import as_json
 
@@ -248,10 +249,12 @@ def code_facts(trial: Trial, protocol: str) -> dict[str, Any]:
     """What a record says of the code that made it: of the suite's, and of plugins of other packages."""
     others = {f"protocol {name}" for name in trial.protocols if name != protocol}
     own = {plugin: code for plugin, code in trial.code.items() if plugin not in others}
+    place = registry.place_of(trial.method)
     packages = [requirements(*plugin.split(" ", 1)) for plugin in own]  # type: ignore[arg-type]
     return {
         "numbers": NUMBERS_VERSION,
         "build": engine_code(),
+        **({"place": place} if is_place(place) else {}),
         **({"plugins": own, "packages": {k: v for found in packages for k, v in found.items()}} if own else {}),
     }
 

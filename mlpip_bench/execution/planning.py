@@ -16,7 +16,7 @@ from mlpip_bench.evaluation.protocol import EvalProtocol, MeasurementRule
 from mlpip_bench.execution.config import Overwrite, RunConfig
 from mlpip_bench.execution.fingerprint import plugin_code
 from mlpip_bench.execution.memory import check_memory
-from mlpip_bench.execution.starting import check_init, init_of, norm_of, plan_of, pretraining_of
+from mlpip_bench.execution.starting import backbone_of, check_init, init_of, norm_of, plan_of, pretraining_of
 from mlpip_bench.execution.trial import TestedOn, Trial
 from mlpip_bench.execution.tuning import tuned
 from mlpip_bench.inference.method import Method
@@ -27,6 +27,7 @@ from mlpip_bench.training.pretraining import images_of
 from mlpip_bench.utils.choices import NORM_MODES, OWN_NORM, SourceChoice
 from mlpip_bench.utils.device import resolve_device
 from mlpip_bench.utils.errors import UserError, one_line, unknown_name
+from mlpip_bench.utils.places import is_place
 from mlpip_bench.utils.progress import Reporter
 from mlpip_bench.utils.settings import key_of, with_values
 
@@ -64,7 +65,8 @@ def plan_trials(
     elsewhere = () if config.test_on is None else (config.test_on,)
     _check_elsewhere(config, benches)
     families = {name: _family(name, config) for name in dict.fromkeys([*(b.family for b in benches), *elsewhere])}
-    entered = {bench: config.methods or _default_methods(bench, families[bench.family]) for bench in benches}
+    named = tuple(registry.method_at(name) if is_place(name) else name for name in config.methods)
+    entered = {bench: named or _default_methods(bench, families[bench.family]) for bench in benches}
     at_hand = methods or {}
     plugins = {name: at_hand.get(name) or registry.method(name) for names in entered.values() for name in names}
     of_protocols = {name: registry.protocol(name) for name in config.protocols or _default_protocols()}
@@ -97,9 +99,9 @@ def plan_trials(
         family, source = families[bench.family], data[bench.family]
         for name in entered[bench]:
             for swept, chosen in resolved[bench, name]:
-                spec = backbones[bench]
+                spec = backbone_of(plugins[name], backbones[bench])
                 pretraining = pretraining_of(config, plugins[name], spec)
-                comes_trained = bool(init or spec.outside or pretraining)
+                comes_trained = bool(init or spec.outside or pretraining)  # of what a run can train
                 plan = plan_of(chosen.plan, config, plugins[name], comes_trained=comes_trained)
                 applicable = _applicable(protocols, bench, family, plugins[name], chosen.settings)
                 trials.append(
@@ -122,7 +124,7 @@ def plan_trials(
                         tested_on=tested_on[bench],
                         protocols=applicable,
                         protocol_settings={n: s for n, s in protocol_settings.items() if n in applicable},
-                        code=codes(name, (bench.family, *elsewhere), spec.name, applicable),
+                        code=codes(name, (bench.family, *elsewhere), spec.registered, applicable),
                         data=source,
                         device=device,
                         numerics=config.numerics,

@@ -17,7 +17,7 @@ from mlpip_bench.execution.fingerprint import plugin_code
 from mlpip_bench.execution.trial import TestedOn, Trial, Tuning
 from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.inference.pretraining import Pretraining
-from mlpip_bench.nn.backbone import BackboneSpec
+from mlpip_bench.nn.backbone import BackboneSpec, NoBackbone
 from mlpip_bench.nn.weights import Outside
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record
@@ -79,9 +79,11 @@ def trial_of(record: Record) -> Trial:
         UserError: a plugin that is not installed, or a setting that it does not have.
     """
     bench, family_plugin = _bench_of(record)
+    if "place" in (code := record.environment.get("code", {})):
+        registry.method_at(code["place"])
     plugin = registry.method(record.method)
     family = _family_of(bench, family_plugin, record.data)
-    backbone = registry.backbone(record.backbone["name"])
+    backbone = NoBackbone if plugin.network_name else registry.backbone(record.backbone["name"])
     config = record.config
     types = field_types(TrainingPlan)
     plan = {name: checked_value(types, name, value, record.method) for name, value in config.items() if name in types}

@@ -12,7 +12,7 @@ from mlpip_bench.execution.fingerprint import engine_code
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.method import Method, TrainingPlan
 from mlpip_bench.inference.pretraining import Pretraining
-from mlpip_bench.nn.backbone import Backbone, BackboneSpec
+from mlpip_bench.nn.backbone import Backbone, BackboneSpec, NoBackbone
 from mlpip_bench.nn.weights import Outside, load_strictly, read_weights
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.training.checkpoints import TrainingState, iterations_done, load_checkpoint
@@ -21,7 +21,7 @@ from mlpip_bench.utils.choices import OWN_NORM, NormMode
 from mlpip_bench.utils.errors import UserError, unknown_name
 from mlpip_bench.utils.locks import locked
 from mlpip_bench.utils.progress import Reporter
-from mlpip_bench.utils.settings import with_values
+from mlpip_bench.utils.settings import NoSettings, with_values
 
 PRETRAININGS = ("none", "classify")
 
@@ -48,7 +48,7 @@ def pretraining_of(config: RunConfig, plugin: type[Method[Any]], backbone: Backb
         raise unknown_name("way of --pretrain", config.pretrain, PRETRAININGS)
     if config.pretrain == "none" and config.pretrain_settings:
         raise UserError("--pretrain none has no settings; --pretrain classify has.")
-    comes_trained = config.init is not None or backbone.outside is not None
+    comes_trained = config.init is not None or backbone.outside is not None or bool(plugin.outside)
     if config.pretrain == "none" or (config.pretrain is None and (plugin.pretraining is None or comes_trained)):
         return None
     if comes_trained:
@@ -67,8 +67,16 @@ def pretraining_of(config: RunConfig, plugin: type[Method[Any]], backbone: Backb
 
 
 def norm_of(asked: NormMode, backbone: BackboneSpec, pretraining: Pretraining | None) -> NormMode:
-    """The norm of a trial: a network that was trained here before keeps its own."""
-    return OWN_NORM if pretraining is not None and backbone.plugin.normalizes else backbone.norm_used(asked)
+    """The norm of a trial: a network that was trained here before, or that a method brings, keeps its own."""
+    keeps = pretraining is not None or backbone.plugin is NoBackbone
+    return OWN_NORM if keeps and backbone.plugin.normalizes else backbone.norm_used(asked)
+
+
+def backbone_of(plugin: type[Method[Any]], chosen: BackboneSpec) -> BackboneSpec:
+    """The network of a method: its own if it brings one, else the one that a run chose."""
+    if not plugin.network_name:
+        return chosen
+    return BackboneSpec(plugin.network_name, NoBackbone, NoSettings(), chosen.input_shape)
 
 
 def plan_of(plan: TrainingPlan, config: RunConfig, plugin: type[Method[Any]], *, comes_trained: bool) -> TrainingPlan:

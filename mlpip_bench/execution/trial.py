@@ -281,6 +281,7 @@ class Trial:
             **({"tuned": self.tuning.as_json()} if self.tuning else {}),
             **({"pretraining": key_of(self.pretraining)} if self.pretraining else {}),
             **({"init": self.init.sha256} if self.init else {}),
+            **({"outside": dict(self.plugin.outside)} if self.plugin.outside else {}),
         }
 
     def draw(self, number: int) -> Trial:

@@ -187,6 +187,7 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
         Settings: frozen dataclass of the method's own settings, with defaults.
         trainable: whether there is anything that meta-training changes; a method without is tested as it is built, or
             as its pre-training left it.
+        network_name: what it has in the place of the run's backbone, with a norm of its own; empty where it uses that.
         outside: what a record says of a model that was trained somewhere else: ``what``, ``saw``, and of a file
             ``file`` and ``sha256``.
         pretraining: how its backbone is trained before it, unless a run says otherwise; None where it is not.
@@ -204,6 +205,7 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
     gaussian_weights: ClassVar[bool] = False
     Settings: ClassVar[type] = NoSettings
     trainable: ClassVar[bool] = True
+    network_name: ClassVar[str] = ""
     outside: ClassVar[Mapping[str, str]] = {}
     pretraining: ClassVar[Pretraining | None] = None
     presets: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}

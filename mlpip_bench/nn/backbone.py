@@ -204,6 +204,11 @@ class BackboneSpec:
     input_shape: InputShape
 
     @property
+    def registered(self) -> str:
+        """The name by which its plugin is found; empty where there is none."""
+        return "" if self.plugin is NoBackbone else self.name
+
+    @property
     def outside(self) -> Outside | None:
         """What its parameters were trained on before, somewhere else."""
         return self.plugin.pretrained(self.settings)
@@ -229,3 +234,14 @@ class BackboneSpec:
     def spec(self) -> dict[str, Any]:
         """All settings as JSON values."""
         return as_json(self.settings)
+
+
+class NoBackbone(Backbone):
+    """Stands for the network of a method that brings its own, which only its name is known of."""
+
+    reference = "none"
+    own_norm = True
+
+    def forward(self, x: Tensor, support: Statistics | None = None) -> tuple[Tensor, Statistics]:
+        """Nobody asks."""
+        raise NotImplementedError("a method with a network of its own does not use a run's backbone")

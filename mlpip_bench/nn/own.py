@@ -7,17 +7,11 @@ defaults, and each of these parameters is a setting of the backbone.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import hashlib
-import importlib
-import importlib.util
 import inspect
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar, get_type_hints
 
 import torch
@@ -29,7 +23,7 @@ from mlpip_bench.nn.normalization import Statistics
 from mlpip_bench.nn.weights import Outside, load_strictly, read_weights
 from mlpip_bench.utils.choices import DEFAULT_NORM, NormMode
 from mlpip_bench.utils.errors import TrialError, UserError, one_line
-from mlpip_bench.utils.files import given_path
+from mlpip_bench.utils.places import object_at
 from mlpip_bench.utils.process_state import no_end
 
 _OF_EVERY_NETWORK: dict[str, tuple[Any, Any]] = {
@@ -131,15 +125,9 @@ def own_backbone(place: str) -> type[OwnNetwork]:
     Raises:
         UserError: it is not there, or cannot be a backbone.
     """
-    where, _, name = place.rpartition(":")
-    if not where or not name.isidentifier():
-        raise UserError(
-            "a network of your own is --backbone module:function or --backbone path/to/file.py:function; "
-            f"got {place!r}."
-        )
-    build = getattr(_imported(where, place), name, None)
+    build = object_at(place, "--backbone")
     if not callable(build):
-        raise UserError(f"{place} must be a function that returns a network; {where} has no such function.")
+        raise UserError(f"--backbone takes a function that returns a network; {place} is a {type(build).__name__}.")
     takes_shape, settings = _settings(build, place)
     members = {
         "__doc__": inspect.getdoc(build) or f"A network of {place}.",
@@ -151,57 +139,6 @@ def own_backbone(place: str) -> type[OwnNetwork]:
         "_tried": set(),
     }
     return type("OwnNetwork", (OwnNetwork,), members)
-
-
-def own_code(place: str) -> str:
-    """Twelve hexadecimal digits of the file of a user's network, or of the package that it is in."""
-    module = _imported(place.rpartition(":")[0], place)
-    top = sys.modules.get(module.__name__.partition(".")[0], module)
-    folders = [Path(folder) for folder in getattr(top, "__path__", ())]
-    paths = sorted(path for folder in folders for path in folder.rglob("*.py")) or [Path(str(module.__file__))]
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:12]
-
-
-def _imported(where: str, place: str) -> ModuleType:
-    try:
-        with no_end(), _here_first():
-            return _of_file(given_path(where)) if where.endswith(".py") else importlib.import_module(where)
-    except (UserError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # whatever somebody's code raises
-        raise UserError(f"the module of --backbone {place} cannot be imported: {one_line(error)}.") from error
-
-
-def _of_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise UserError(f"--backbone takes a Python file that exists; {path} does not.")
-    name = f"{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None  # of a .py file there is one
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return sys.modules[name]
-
-
-@contextlib.contextmanager
-def _here_first() -> Iterator[None]:
-    """Modules of the working folder are found, as with ``python -m``."""
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        sys.path.remove(here)
 
 
 def _settings(build: Callable[..., Any], place: str) -> tuple[bool, type]:

@@ -114,6 +114,7 @@ class _Training(_Part):
 
 class _Code(_Part):
     numbers: Count = 0
+    place: Text = ""
     plugins: dict[Text, Text] = {}
     packages: dict[Text, Text] = {}
     checks: dict[Text, list[Text]] = {}
