@@ -60,7 +60,9 @@ def wrap(
         )
     if not trained_on.strip():
         raise UserError("wrap is told what a model was trained on, for example trained_on='ImageNet-1k', or 'nothing'.")
-    outside = {"what": "wrapped model", "saw": trained_on}
+    outside = {} if trained_on == "nothing" else {"what": "wrapped model", "saw": trained_on}
+    if weights is not None and not outside:
+        raise UserError(f"weights were trained on something; {weights} are given, and trained_on='nothing'.")
     if weights is not None:
         outside |= {**Outside(given_path(weights), trained_on).facts, "what": "wrapped model"}
     name = getattr(function, "__name__", type(function).__name__)

@@ -127,7 +127,9 @@ def own_backbone(place: str) -> type[OwnNetwork]:
     """
     build = object_at(place, "--backbone")
     if not callable(build):
-        raise UserError(f"--backbone takes a function that returns a network; {place} is a {type(build).__name__}.")
+        raise UserError(
+            f"--backbone takes a function that returns a network; {place} is of type {type(build).__name__}."
+        )
     takes_shape, settings = _settings(build, place)
     members = {
         "__doc__": inspect.getdoc(build) or f"A network of {place}.",

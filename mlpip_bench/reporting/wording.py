@@ -89,6 +89,11 @@ def span(values: Iterable[str]) -> str:
     return ordered[0] if len(ordered) == 1 else f"{ordered[0]}–{ordered[-1]}"  # noqa: RUF001  # an en dash
 
 
+def budget_in_words(preset: str, iterations: str) -> str:
+    """The preset and iterations of training; of a model that is not trained here the preset alone, for its test."""
+    return f"{preset}, not trained" if iterations == "0" else f"{preset}, {iterations} it"
+
+
 def duration(seconds: float) -> str:
     """Seconds, minutes or hours, by how many there are."""
     if seconds < 90:

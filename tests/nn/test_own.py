@@ -139,13 +139,13 @@ def test_classes_and_functions_without_parameters_are_taken(name, settings, file
         ("has_no_default", "width has none"),
         ("takes_frozen", "has a parameter frozen. Rename it"),
         ("twice", "0 is used twice"),
-        ("number", "has no such function"),
-        ("nothing", "has no such function"),
+        ("number", "takes a function that returns a network; .*:number is of type int"),
+        ("nothing", "network.py has no nothing"),
         ("build,widht=4", "unknown setting.*Did you mean 'width'"),
         ("build,width=wide", "width must be a whole number; got 'wide'"),
         ("build,weights=w.pt", "weights need trained_on"),
         ("build,weights=none.pt,trained_on=x", "none.pt is not: No such file"),
-        ("no name", "module:function or --backbone path/to/file.py:function"),
+        ("no name", "module:name or path/to/file.py:name"),
     ],
 )
 def test_what_cannot_be_a_backbone_is_one_error(backbone, message, file, tmp_path):
@@ -165,9 +165,9 @@ def test_own_norm_is_that_of_networks_that_have_one(file, tmp_path):
     result = run(tmp_path, f"{file}:build", "--norm", "own", "--protocols", "accuracy")
     assert result.exit_code == 0, result.output
     assert {json.loads(p.read_text())["config"]["norm"] for p in (tmp_path / "runs").rglob("accuracy*.json")} == {"own"}
-    result = run(tmp_path, "conv4", "--norm", "own")
+    result = run(tmp_path, "mlp", "--norm", "own")
     assert result.exit_code == 2
-    assert "conv4 has none" in result.output
+    assert "mlp has none" in result.output
 
 
 def test_several_norms_of_a_network_that_normalizes_nothing_are_one_trial(tmp_path):

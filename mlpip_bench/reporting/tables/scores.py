@@ -33,6 +33,7 @@ from mlpip_bench.reporting.wording import (
     OWN_COLUMN,
     STAND_IN_NOTE,
     Notes,
+    budget_in_words,
     configuration_notes,
     fact_in_words,
     in_words,
@@ -136,7 +137,7 @@ def _own_row(entries: Sequence[Entry], telling: set[str], common: set[str], unit
             name: facts.get(name, "")
             for name in ("backbone", "norm", "inductive", "queries", "device", "protocol", "source")
         },
-        "budget": f"{facts['preset']}, {span(per_bench['iterations'].values())} it",
+        "budget": budget_in_words(facts["preset"], span(per_bench["iterations"].values())),
         "parameters": span(f"{e.record.parameters:,}" for e in entries),
         "pretraining": "; ".join(dict.fromkeys(pretraining_in_words(e.record) for e in entries)),
         "trained": training_cost([e.record for e in entries]),
