@@ -11,6 +11,7 @@ import mlpip_bench
 from builders import budget, invoke, make_config
 from mlpip_bench.execution.planning import plan_trials
 from mlpip_bench.execution.starting import begin
+from mlpip_bench.nn.backbone import Backbone
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record
 from mlpip_bench.training.checkpoints import load_checkpoint
@@ -152,7 +153,8 @@ def test_methods_begin_with_the_network_of_the_pre_training(tmp_path):
     states = []
     for trial in plan_trials(asked):
         method, facts = begin(trial, trial.streams(), tmp_path, Quiet())
-        states.append(method.backbone.state_dict())
+        (network,) = (part for part in method.modules() if isinstance(part, Backbone))
+        states.append(network.state_dict())
         assert facts["what"] == "classification"
     assert all(torch.equal(states[0][name], value) for name, value in states[1].items())
     (first, _) = plan_trials(asked)
