@@ -139,7 +139,7 @@ class Wrapped(Method[SupportSet]):
         support = q.psi.labeled
         tasks = zip(support.x, support.y, query_x, strict=True)
         logits = torch.stack([self._asked(*task, support.way) for task in tasks])
-        return Categorical(logits=logits, validate_args=False)
+        return Categorical(logits=logits.to(query_x.dtype), validate_args=False)
 
     def loss(self, batch: TaskBatch) -> Tensor:
         """Cross-entropy of the queries; nothing is trained by it."""

@@ -6,8 +6,9 @@ import shlex
 import pytest
 import torch
 
-from builders import REPOSITORY, budget, invoke
+from builders import REPOSITORY, budget, invoke, make_config
 from mlpip_bench import registry
+from mlpip_bench.execution.planning import plan_trials
 
 PAGE = (REPOSITORY / "docs" / "my-model.md").read_text(encoding="utf-8")
 NETWORK = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)[0]
@@ -21,6 +22,8 @@ def test_the_commands_of_the_page_work(command, tmp_path, monkeypatch):
     plugin = registry.backbone("my_network.py:build")
     network = plugin((1, 28, 28), plugin.Settings(width=16), "own").network[0]
     torch.save(network.state_dict(), tmp_path / "my_network.pt")
+    (trial,) = plan_trials(make_config())
+    torch.save(trial.build_method().state_dict(), tmp_path / "protonets.pt")
     result = invoke(*command, "--source", "procedural", *budget(), "--protocols", "accuracy")
     assert result.exit_code == 0, result.output
     assert "0 failed" in result.output
