@@ -82,7 +82,7 @@ def processes() -> list[int]:
     return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
 
 
-def talk_when_told(job, reporter) -> Outcome:
+def talk_when_unlocked(job, reporter) -> Outcome:
     """Report, with a bar too, once its lock is there."""
     wait_for(job.lock.exists)
     reporter.say("still here")
@@ -94,7 +94,7 @@ def talk_when_told(job, reporter) -> Outcome:
 def test_a_process_whose_parent_hears_it_no_more_ends_quietly(tmp_path, capfd):
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=local._child, args=(talk_when_told, 1, theirs), daemon=True)
+    process = context.Process(target=local._child, args=(talk_when_unlocked, 1, theirs), daemon=True)
     process.start()
     theirs.close()
     gone = tmp_path / "gone"

@@ -202,21 +202,21 @@ def _child(perform: Perform, threads: int, connection: Connection) -> None:
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
     torch.set_num_threads(threads)
 
-    def tell(event: Outcome | Event) -> None:
-        with contextlib.suppress(OSError):  # a parent that ends has closed its side, and is not to be told anything
+    def report(event: Outcome | Event) -> None:
+        with contextlib.suppress(OSError):  # a parent that ends has closed its side, and hears nothing more
             connection.send(event)
 
     try:
         while True:
             job = connection.recv()
-            tell(_STARTED)
+            report(_STARTED)
             try:
-                outcome = perform(job, Relay(tell))
+                outcome = perform(job, Relay(report))
             except interrupts.Interrupted:
                 raise
             except BaseException as error:  # whatever a plugin raises is its job's failure
                 outcome = Outcome("crashed", one_line(error))
-            tell(outcome)
+            report(outcome)
     except interrupts.Interrupted as error:  # by the parent, or with it
         interrupts.end_at_once(error.number)
         raise
