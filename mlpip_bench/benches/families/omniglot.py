@@ -73,6 +73,9 @@ class Omniglot(ImageClassification):
                 fingerprint="" if unturned else glyphs.FINGERPRINT,
             ),
             {name: value for name, value in key_of(self.options).items() if name != "rotations"},
+            license="MIT",
+            citation="Lake, Salakhutdinov & Tenenbaum 2015, Human-level concept learning through probabilistic program "
+            "induction (Science 350)",
         )
 
     @property
