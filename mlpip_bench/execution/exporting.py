@@ -65,10 +65,12 @@ def read(path: Path, device: torch.device, *, trust_code: bool = False) -> Train
         UserError: the file is damaged or none, or its method or backbone is not installed or has changed since.
     """
     record, file = exports.read(path)
-    if ":" in (network := str(record.backbone["name"])) and not trust_code:
+    plugins = record.environment.get("code", {}).get("plugins", {})
+    own = [name for name in (str(record.backbone["name"]), *plugins) if ":" in name]
+    if own and not trust_code:
         raise UserError(
             f"an exported model runs no code that does not ship with a plugin, unless you say so; {path} names the "
-            f"network {network}. If you know that file or module, pass --trust-code (trust_code=True in Python)."
+            f"network {own[0]}. If you know that file or module, pass --trust-code (trust_code=True in Python)."
         )
     trial = checked(
         record, path, lambda trial: trial.training_key, advice="Install the version that its model card names."

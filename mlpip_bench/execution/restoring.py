@@ -25,6 +25,9 @@ from mlpip_bench.utils.naming import bench_of, family_of
 from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.settings import checked_value, field_types, with_values
 
+_OTHER_FIELDS = (KeyError, RuntimeError, TypeError, ValueError)
+"""What records lead to that a version wrote with other fields or values."""
+
 
 @dataclass(frozen=True)
 class RecordedData:
@@ -92,7 +95,7 @@ def _trial_key(record: Record) -> str | None:
     """What the records of a trial have in common; None where that is no trial of this version."""
     try:
         return _as_planned(trial_of(record), record).key
-    except (UserError, KeyError, TypeError, ValueError):
+    except (UserError, *_OTHER_FIELDS):
         return None
 
 
@@ -114,7 +117,7 @@ def checked(record: Record, path: Path, key: Callable[[Trial], str], *, advice: 
     )
     try:
         trial = trial_of(record)
-    except (KeyError, TypeError, ValueError) as error:  # a version that wrote other fields
+    except _OTHER_FIELDS as error:
         raise other_code from error
     if key(trial) != record.key:
         raise other_code

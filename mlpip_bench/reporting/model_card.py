@@ -11,6 +11,8 @@ from mlpip_bench.reporting.wording import duration, mean_cell, qualities
 from mlpip_bench.utils.encoding import for_markdown
 from mlpip_bench.utils.provenance import STAND_INS
 
+MARK = "A model that `mlpip_bench` trained and exported to"
+"""What all cards say."""
 UNKNOWN = "not stated"
 
 
@@ -43,8 +45,7 @@ def model_card(file: str, record: Record, scored: Sequence[Record], credit: Cred
     rows = [f"| {name} | {for_markdown(text)} |" for name, text in _facts(record, credit)]
     parts = [
         f"# {record.method} on {record.bench}",
-        f"A model that `mlpip_bench` trained and exported to `{file}`: its parameters, and a header that says how they "
-        "were made.",
+        f"{MARK} `{file}`: its parameters, and a header that says how they were made.",
         "\n".join(["| | |", "| --- | --- |", *rows]),
         "## Scores",
         "\n".join(_scores(record, scored)),

@@ -293,7 +293,7 @@ def test_export_of_what_is_no_record(finished, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_card_has_the_scores_of_all_records_of_the_trial(finished):
+def test_the_card_has_the_scores_of_all_records_of_the_trial(finished, tmp_path):
     card = (finished / "versa.md").read_text()
     for protocol in ("accuracy", "nll"):
         best = mb.read_records(finished).query("method == 'versa' and metric == @protocol and model == 'best'")
@@ -301,4 +301,6 @@ def test_the_card_has_the_scores_of_all_records_of_the_trial(finished):
         assert f"| {100 * mean:.2f} ± " in card if protocol == "accuracy" else f"| {mean:.4f} ± " in card
     assert card.count("| this one |") == 2
     assert "a stand-in" in card
+    loaded = mb.export(mb.load(record_of(finished, "versa")), tmp_path / "m.safetensors").with_suffix(".md").read_text()
+    assert loaded.count("| this one |") == 1  # of the record that it was loaded with
     assert "| license of the data | not stated |" in card

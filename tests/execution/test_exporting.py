@@ -115,6 +115,7 @@ def test_another_method_or_version_is_refused(exported, monkeypatch):
     other = r"built by the code that trained it; .*model\.safetensors was made by another version .*its model card"
     refused(other, key="0" * 64)
     refused(other, seed=4)
+    refused(other, device="nothing")
     refused(other, config={**record.config, "norm": "layer"})
     refused(other, config={name: value for name, value in record.config.items() if name != "queries"})
     refused(other, backbone={**record.backbone, "spec": {**record.backbone["spec"], "channels": 10**9}})
@@ -169,11 +170,27 @@ def test_a_network_of_ones_own_is_run_only_where_it_is_trusted(tmp_path, monkeyp
         mb.load(tmp_path / exported, trust_code=True)
 
 
+def test_code_that_only_fingerprints_would_import_is_not_run_either(exported, tmp_path):
+    (tmp_path / "mine.py").write_text(NETWORK.format(ran=str(tmp_path / "ran")))
+    code = {**exports.read(exported)[0].environment["code"], "plugins": {f"backbone {tmp_path}/mine.py:build": "0"}}
+    with pytest.raises(UserError, match=r"runs no code .*names the network backbone .*mine\.py:build"):
+        mb.load(changed(exported, environment={"code": code}))
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_method_that_is_not_registered_has_no_export(tmp_path):
     plain = type("Plain", (type(mb.fit("protonets", "omni5w1s", settings=SETTINGS, **SMALL).method),), {})
     with pytest.raises(UserError, match="the method that is registered under its name; Plain is not registered"):
         mb.export(mb.fit(plain, "omni5w1s", settings=SETTINGS, **SMALL), tmp_path / "m.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_card_takes_the_place_of_a_card_only(model, exported):
+    mb.export(model, exported)
+    exported.with_suffix(".md").write_text("# My notes")
+    with pytest.raises(UserError, match=r"a model card is written over nothing else; .*model\.md is there"):
+        mb.export(model, exported)
+    assert exported.with_suffix(".md").read_text() == "# My notes"
 
 
 def test_the_file_must_have_its_ending_and_a_folder(model, tmp_path):
