@@ -18,18 +18,25 @@ from numpy.typing import ArrayLike, NDArray
 
 from mlpip_bench import registry
 from mlpip_bench.api.benches import Bench
+from mlpip_bench.datasets.pictures import PictureForm
 from mlpip_bench.evaluation.inductive import is_inductive
+from mlpip_bench.evaluation.predict import POINTS_AT_ONCE
 from mlpip_bench.evaluation.protocol import Evaluation, compiled_for_tests
-from mlpip_bench.execution import options, planning, restoring
+from mlpip_bench.execution import exporting, options, planning, restoring
 from mlpip_bench.execution.measuring import make_record, scores_of, train_trial
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.distributions import to_float64
 from mlpip_bench.inference.method import Method, Posterior
+from mlpip_bench.nn.weights import load_strictly
+from mlpip_bench.pretrained import exports
+from mlpip_bench.records.exports import ENDING
 from mlpip_bench.records.frame import to_frame
+from mlpip_bench.records.record import Record
 from mlpip_bench.tasks.batch import Labeled
 from mlpip_bench.training.checkpoints import TrainingState
 from mlpip_bench.utils.device import resolve_device
-from mlpip_bench.utils.errors import UserError, unknown_name
+from mlpip_bench.utils.errors import UserError, one_line, unknown_name
+from mlpip_bench.utils.files import given_path
 from mlpip_bench.utils.numerics import SCORED
 from mlpip_bench.utils.progress import Quiet, Reporter
 from mlpip_bench.utils.seeding import seed_from
@@ -50,11 +57,26 @@ class Model:
             images, accuracy); in evaluation mode. ``training.best_by`` has those of the others.
         trial: what it was trained on, and how.
         training: how training went: ``history``, ``best_iteration``, ``seconds``.
+        record: what it was loaded with; None for one that was trained here.
     """
 
     method: Method[Any]
     trial: Trial
     training: TrainingState
+    record: Record | None = None
+
+    @property
+    def pictures(self) -> PictureForm:
+        """How files of pictures become its images: ``model.pictures.read(paths)``.
+
+        Raises:
+            UserError: it takes no pictures.
+        """
+        shape = self.method.problem.input_shape
+        if self.method.problem.kind != "classification" or shape[1:] == (1, 1):  # which feature vectors have
+            what = "feature vectors" if self.method.problem.kind == "classification" else self.method.problem.kind
+            raise UserError(f"pictures are for models that classify pictures; this one is for {what}.")
+        return self.trial.family.picture_form(self.trial.data, shape)
 
     def adapt(self, images: ArrayLike, labels: ArrayLike | Sequence[Any]) -> AdaptedModel:
         """Infer the task's parameters from a support set.
@@ -144,10 +166,12 @@ class AdaptedModel:
             UserError: images of another shape than the model's.
         """
         x = self.model._images(images)
-        with self.model._computing():
-            predictive: Any = to_float64(self.model.method.predictive(self.posterior, x))
-            probabilities: NDArray[np.float64] = predictive.probs[0].cpu().numpy()
-        return probabilities
+        parts = []
+        for some in x.split(POINTS_AT_ONCE, dim=1):
+            with self.model._computing():
+                predictive: Any = to_float64(self.model.method.predictive(self.posterior, some))
+                parts.append(predictive.probs[0].cpu().numpy())
+        return np.concatenate(parts)
 
 
 def fit(
@@ -265,17 +289,32 @@ def _with_data(trial: Trial, bench: Bench | None) -> Trial:
     return dataclasses.replace(trial, data=bench.data)
 
 
-def load(record: str | Path, *, device: str = "cpu") -> Model:
-    """The trained model behind a record, from the checkpoint in the same results folder.
+def load(source: str | Path, *, device: str = "cpu", trust_code: bool = False) -> Model:
+    """A trained model: that behind a record, an exported one, or one that ships with the suite.
 
     Args:
-        record: a record's file, ``FOLDER/records/BENCH/METHOD/NAME.json``.
+        source: a record's file, ``FOLDER/records/BENCH/METHOD/NAME.json``, with the checkpoint in the same results
+            folder; a file of :func:`export`; or a name of ``list models``.
         device: where the model is.
+        trust_code: whether a network of your own is run that an exported model names.
 
     Raises:
-        UserError: no such record or checkpoint, or a method that is not installed or has changed since.
+        UserError: no such record, checkpoint, file or name; one that is damaged; or a method that is not installed or
+            has changed since.
     """
-    trial, training = restoring.restored(Path(record).expanduser(), resolve_device(device))
-    method = trial.build_method()
-    method.load_state_dict(training.best_model)
-    return Model(method.eval(), trial, training)
+    shipped = exports()
+    path = shipped.get(str(source)) or given_path(source)
+    if not (path.suffix or path.exists()):
+        raise unknown_name("model", str(source), shipped)
+    if path.suffix == ENDING:
+        record, trial, training = exporting.read(path, resolve_device(device), trust_code=trust_code)
+    else:
+        record, trial, training = restoring.restored(path, resolve_device(device))
+    try:
+        method = trial.build_method()
+    except UserError:
+        raise
+    except Exception as error:  # whatever sizes that no network has lead to
+        raise UserError(f"{path} must be of a model that can be built; it is not: {one_line(error)}.") from error
+    load_strictly(method, training.best_model, str(path))
+    return Model(method.eval(), trial, training, record)

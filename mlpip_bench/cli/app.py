@@ -16,6 +16,7 @@ from mlpip_bench.cli.common import err, out
 from mlpip_bench.cli.data import data_app
 from mlpip_bench.cli.figures import FIGURES_EXAMPLES, REPORT_EXAMPLES, figures, report
 from mlpip_bench.cli.listing import list_app
+from mlpip_bench.cli.models import EXPORT_EXAMPLES, PREDICT_EXAMPLES, export, predict
 from mlpip_bench.cli.rescore import RESCORE_EXAMPLES, rescore
 from mlpip_bench.cli.run import RUN_EXAMPLES, run
 from mlpip_bench.cli.tables import COMPARE_EXAMPLES, TABLE_EXAMPLES, compare, table
@@ -100,6 +101,8 @@ for _command, _examples in (
     (report, REPORT_EXAMPLES),
     (rescore, RESCORE_EXAMPLES),
     (verify, VERIFY_EXAMPLES),
+    (export, EXPORT_EXAMPLES),
+    (predict, PREDICT_EXAMPLES),
     (check, CHECK_EXAMPLES),
     (clean, CLEAN_EXAMPLES),
 ):

@@ -194,7 +194,9 @@ def forms(command: str) -> Iterator[Any]:
 
 COMMANDS = list(dict.fromkeys(c for page in PAGES for c in documented(page.read_text(encoding="utf-8"))))
 ELSEWHERE |= {
-    command: "tests/docs/test_my_model.py runs it" for command in COMMANDS if "my_network.py:build" in command
+    command: "tests/docs/test_my_model.py runs it"
+    for command in COMMANDS
+    if "my_network.py:build" in command or " --support signs " in command or "runs/letters" in command
 }
 ELSEWHERE |= {command: PACKAGE for command in COMMANDS if command.startswith("apt-get install ")}
 RUN = list(dict.fromkeys(small(SUITE.sub("", c, count=1)) for c in COMMANDS if SUITE.match(c) and c not in ELSEWHERE))

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
 from mlpip_bench.datasets.adding.material import Classes, Item
 from mlpip_bench.datasets.base import ClassImages
+from mlpip_bench.datasets.pictures import as_array, middle
 from mlpip_bench.datasets.reading import listed
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.progress import Reporter
@@ -86,8 +87,7 @@ def _array(item: Item, size: int, *, is_features: bool) -> NDArray[Any]:
         assert isinstance(value, np.ndarray)
         return value.reshape(-1, 1, 1)
     assert isinstance(value, Image.Image)
-    fitted = value if value.size == (size, size) else ImageOps.fit(value, (size, size), Image.Resampling.LANCZOS)
-    return np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
+    return as_array(middle(value, size, size), 3)
 
 
 def _refuse(unreadable: Sequence[tuple[str, UserError]], clashes: Sequence[tuple[_Place, _Place]]) -> None:
