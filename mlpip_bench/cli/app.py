@@ -14,6 +14,8 @@ from mlpip_bench.cli.check import CHECK_EXAMPLES, check
 from mlpip_bench.cli.clean import CLEAN_EXAMPLES, clean
 from mlpip_bench.cli.common import err, out
 from mlpip_bench.cli.data import data_app
+from mlpip_bench.cli.elsewhere import EXPORT_EXAMPLES, IMPORT_EXAMPLES, export_split, import_scores
+from mlpip_bench.cli.features import FEATURES_EXAMPLES, features
 from mlpip_bench.cli.figures import FIGURES_EXAMPLES, REPORT_EXAMPLES, figures, report
 from mlpip_bench.cli.listing import list_app
 from mlpip_bench.cli.rescore import RESCORE_EXAMPLES, rescore
@@ -102,8 +104,11 @@ for _command, _examples in (
     (verify, VERIFY_EXAMPLES),
     (check, CHECK_EXAMPLES),
     (clean, CLEAN_EXAMPLES),
+    (import_scores, IMPORT_EXAMPLES),
 ):
     app.command(epilog=_examples)(_command)
+for _command, _examples in ((export_split, EXPORT_EXAMPLES), (features, FEATURES_EXAMPLES)):
+    data_app.command(epilog=_examples)(_command)
 app.add_typer(list_app, name="list")
 app.add_typer(data_app, name="data")
 

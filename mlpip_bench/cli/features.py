@@ -1,0 +1,5 @@
+FEATURES_EXAMPLES = ""
+
+
+def features() -> None:
+    """X."""
