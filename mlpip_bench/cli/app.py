@@ -107,8 +107,8 @@ for _command, _examples in (
     (import_scores, IMPORT_EXAMPLES),
 ):
     app.command(epilog=_examples)(_command)
-for _command, _examples in ((export_split, EXPORT_EXAMPLES), (features, FEATURES_EXAMPLES)):
-    data_app.command(epilog=_examples)(_command)
+data_app.command(epilog=EXPORT_EXAMPLES)(export_split)
+data_app.command(epilog=FEATURES_EXAMPLES)(features)
 app.add_typer(list_app, name="list")
 app.add_typer(data_app, name="data")
 

@@ -19,8 +19,8 @@ EXPORT_EXAMPLES = (
     "python -m mlpip_bench data export-split omni20w1s --to split --images --queries 1"
 )
 IMPORT_EXAMPLES = (
-    "Example:\n\npython -m mlpip_bench import-scores scores.csv --bench omni5w1s --tasks split/tasks.npz --as linear-probe "
-    "--backbone 'ResNet-12' --norm running --inductive --parameters 12424320 --pretraining 'classification, 90 epochs' "
+    "Example:\n\npython -m mlpip_bench import-scores scores.csv --bench omni5w1s --tasks split/tasks.npz --as probe "
+    "--backbone ResNet-12 --norm running --inductive --parameters 12424320 --pretraining 'classification, 90 epochs' "
     "--saw 'the training classes'"
 )
 
@@ -81,7 +81,7 @@ def import_scores(
     method: Annotated[str, typer.Option("--as", metavar="NAME", help="What tables call them.")],
     tasks: Annotated[
         str,
-        typer.Option(metavar="SHA256|FILE", help="The tasks that they are of: tasks.npz of the export, or its SHA-256."),
+        typer.Option(metavar="SHA256|FILE", help="The tasks that they are of: tasks.npz of the export, or its digest."),
     ],
     backbone: Annotated[str, typer.Option(metavar="TEXT", help="The network, in a few words.")],
     norm: Annotated[str, typer.Option(metavar="NAME", help="How it normalizes: running, layer, transductive, none.")],
@@ -91,7 +91,7 @@ def import_scores(
     ],
     inductive: Annotated[
         bool | None,
-        typer.Option("--inductive/--transductive", help="Whether each query was predicted without sight of the others."),
+        typer.Option("--inductive/--transductive", help="Whether queries were predicted without sight of others."),
     ] = None,
     saw: Annotated[str, typer.Option(metavar="TEXT", help="The data that it was trained on.")] = "",
     weights: Annotated[
@@ -114,8 +114,8 @@ def import_scores(
     """Put scores that were computed elsewhere, on the tasks of data export-split, next to those of the suite."""
     if inductive is None:
         raise UserError(
-            "accuracy may owe something to the other queries, and tables say whether: pass --inductive where each query "
-            "was predicted without sight of the others, else --transductive."
+            "accuracy may owe something to the other queries, and tables say whether it does: pass --inductive where "
+            "each query was predicted without sight of the others, else --transductive."
         )
     check_folder_can_be_made(results)
     from mlpip_bench.execution import frozen_tasks, score_import

@@ -24,10 +24,16 @@ from mlpip_bench.records.record import Record
 from mlpip_bench.records.schema import checked_name
 from mlpip_bench.utils.encoding import printable
 from mlpip_bench.utils.errors import UserError, cut, message_in_one_line
-from mlpip_bench.utils.files import open_file, read_file
+from mlpip_bench.utils.files import read_file, sha256_of
 
 METRICS = {metric.name: metric for metric in (ACCURACY, NLL)}
 """What may be imported, each under the protocol of its name."""
+
+_RANGES = {
+    ACCURACY.name: (1.0, "a fraction from 0 to 1 (92 % is 0.92)"),
+    NLL.name: (np.inf, "0 or more nats a query, and finite"),
+}
+"""The largest score of a task, and the rule in words."""
 
 _LONGEST, _LARGEST = 200, 2**53  # of texts and numbers in a record
 _MOST = 2**26  # bytes of a file of scores: some ten million numbers
@@ -88,11 +94,13 @@ class Made:
                 raise UserError(f"--{option} takes a whole number from 0 to {_LARGEST}; got {number}.")
         if self.trained_before != bool(self.saw.strip()):
             raise UserError(
-                "what a network saw decides what its scores mean: --pretraining TEXT goes with --saw TEXT, the data, and "
-                f"--pretraining none with nothing; got --pretraining {self.pretraining!r} and --saw {self.saw!r}."
+                "what a network saw decides what its scores mean: --pretraining TEXT goes with --saw TEXT, the data, "
+                f"and --pretraining none with nothing; got --pretraining {self.pretraining!r} and --saw {self.saw!r}."
             )
         if self.weights is not None and not self.trained_before:
-            raise UserError("--weights is the file of what --pretraining trained, which is none. Leave one of them out.")
+            raise UserError(
+                "--weights is the file of what --pretraining trained, which is none. Leave one of them out."
+            )
 
     @property
     def trained_before(self) -> bool:
@@ -114,8 +122,7 @@ def digest_of(path: Path) -> str:
         UserError: it cannot be read.
     """
     try:
-        with open_file(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(path)
     except OSError as error:
         raise UserError(f"a file that is named must be readable; {path} is not: {error.strerror or error}.") from error
 
@@ -142,8 +149,8 @@ def read_scores(path: Path) -> dict[str, list[float]]:
     tasks = {len(values) for values in columns.values()}
     if not columns or columns.keys() - METRICS.keys() or len(tasks) != 1:
         raise UserError(
-            f"scores are {' and '.join(METRICS)}, one of them or both, a number a task, with the numbers of the tasks as "
-            f"task if they are in another order; {path} has {', '.join(columns) or 'none'}. Name its columns so."
+            f"scores are {' and '.join(METRICS)}, one of them or both, a number a task, with the numbers of the tasks "
+            f"as task if they are in another order; {path} has {', '.join(columns) or 'none'}. Name its columns so."
         )
     if order is None:
         return columns
@@ -188,11 +195,10 @@ def check_scores(scores: Mapping[str, Sequence[float]], tasks: int, source: Path
     for name, values in scores.items():
         if len(values) != tasks:
             raise UserError(
-                f"there must be one {name} for each of the {tasks} test tasks; {source} has {len(values)}. Test on all, "
-                "or pass the options of the export (--test-tasks)."
+                f"there must be one {name} for each of the {tasks} test tasks; {source} has {len(values)}. Test on "
+                "all, or pass the options of the export (--test-tasks)."
             )
-        most = 1.0 if name == ACCURACY.name else np.inf
-        rule = "a fraction from 0 to 1 (92 % is 0.92)" if name == ACCURACY.name else "0 or more nats a query, and finite"
+        most, rule = _RANGES[name]
         for task, value in enumerate(values):
             if not (np.isfinite(value) and 0 <= value <= most):
                 raise UserError(f"{name} is {rule}; that of task {task} in {source} is {value:g}.")
@@ -268,10 +274,14 @@ def save(records: Sequence[Record], results: Path, *, replace: bool) -> Iterator
     """
     for record in records:
         path = results / "records" / record.filename
-        if path.exists() and not replace and list(store.load(path).scores[0].per_task) != list(record.scores[0].per_task):
+        if path.exists() and not replace and _values(store.load(path)) != _values(record):
             raise UserError(
                 f"a record is written once; {path} has other {record.protocol} of {record.method}, seed {record.seed}. "
                 "Pass --replace, or another --as or --seed."
             )
     for record in records:
         yield store.save(record, results)
+
+
+def _values(record: Record) -> list[float]:
+    return list(record.scores[0].per_task)

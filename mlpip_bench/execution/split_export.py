@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import shutil
@@ -16,7 +15,7 @@ from mlpip_bench.datasets.base import ClassImages
 from mlpip_bench.execution.fingerprint import NUMBERS_VERSION
 from mlpip_bench.execution.frozen_tasks import FrozenTasks
 from mlpip_bench.utils.errors import UserError
-from mlpip_bench.utils.files import cannot_write
+from mlpip_bench.utils.files import cannot_write, sha256_of
 from mlpip_bench.utils.npz import write_npz
 from mlpip_bench.utils.progress import Reporter
 
@@ -41,7 +40,7 @@ def export_split(frozen: FrozenTasks, target: Path, reporter: Reporter, *, image
         UserError: there is something at that place, or it cannot be written.
     """
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise UserError(f"an export gets a folder of its own; {target} is there, and not an empty folder. Name another.")
+        raise UserError(f"an export gets a folder of its own; {target} is there, and is not empty. Name another.")
     temporary = target.with_name(f".{target.name}.exporting.{secrets.token_hex(4)}")
     try:
         temporary.mkdir(parents=True)
@@ -96,12 +95,13 @@ def _write_images(path: Path, data: ClassImages) -> None:
 
 
 def _about(frozen: FrozenTasks, folder: Path, what: Mapping[str, str]) -> str:
-    trial, sizes = frozen.trial, {split: (data.num_classes, data.num_images) for split, data in frozen.splits.items()}
-    files = "".join(f"| `{name}` | {words} | `{_sha256(folder / name)}` |\n" for name, words in what.items())
-    images = "".join(f"{classes} classes with {number} images for {split}; " for split, (classes, number) in sizes.items())
+    trial = frozen.trial
+    files = "".join(f"| `{name}` | {words} | `{sha256_of(folder / name)}` |\n" for name, words in what.items())
+    sizes = (f"{split} {data.num_classes} classes, {data.num_images} images" for split, data in frozen.splits.items())
     return f"""# {trial.measured_as}: the classes of each split, and the test tasks
 
-Data: {trial.data.name} ({trial.data.source}), fingerprint `{trial.data.fingerprint}`; {images.removesuffix("; ")}.
+Data: {trial.data.name} ({trial.data.source}), with the fingerprint `{trial.data.fingerprint}`.
+Splits: {"; ".join(sizes)}.
 What is trained for this bench may see the classes of `train`, be chosen on those of `validation`, and must never have
 seen those of `test`.
 
@@ -126,8 +126,3 @@ Scores of these tasks, a row a task in a csv file with the columns `accuracy` an
 query), are put next to those of the suite by `python -m mlpip_bench import-scores`, with
 `--tasks {frozen.sha256}`.
 """
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -70,12 +70,12 @@ class TaskBatch:
 
     support: Labeled
     query: Labeled
-    classes: Int[Tensor, "task way"] | None = None
+    classes: Int[Tensor, "task way"] | None = field(default=None, kw_only=True)
 
     def task(self, index: int) -> TaskBatch:
         """One task, as a batch of one."""
         classes = None if self.classes is None else self.classes[index : index + 1]
-        return TaskBatch(self.support.task(index), self.query.task(index), classes)
+        return TaskBatch(self.support.task(index), self.query.task(index), classes=classes)
 
     @property
     def merged(self) -> Labeled:
@@ -103,7 +103,7 @@ class TaskBatch:
         return TaskBatch(
             joined([b.support for b in batches]),
             joined([b.query for b in batches]),
-            torch.cat(classes) if len(classes) == len(batches) else None,
+            classes=torch.cat(classes) if len(classes) == len(batches) else None,
         )
 
 

@@ -149,7 +149,7 @@ class ImagePool:
         return TaskBatch(
             self.labeled(indices.support, indices.support_y, way),
             self.labeled(indices.query, indices.query_y, way),
-            indices.classes,
+            classes=indices.classes,
         )
 
 
@@ -292,7 +292,7 @@ class HeldOutStream:
         return TaskBatch(
             self.tasks.pool.labeled(of_tasks.support, of_tasks.support_y, way),
             self.pool.labeled(query, query_y, way),
-            of_tasks.classes,
+            classes=of_tasks.classes,
         )
 
     def _queries(self, block: int) -> tuple[Tensor, Tensor]:

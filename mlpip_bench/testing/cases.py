@@ -147,7 +147,7 @@ class Case:
             return Labeled(x[..., None, None], (x @ weights).squeeze(-1) + NOISE_STD * noise, 1)
 
         classes = torch.arange(way).expand(tasks, -1) if self.kind == "classification" else None
-        return TaskBatch(labeled(shots), labeled(queries), classes)
+        return TaskBatch(labeled(shots), labeled(queries), classes=classes)
 
     def densities(self, predictive: Distribution, query: Labeled, targets: Sequence[float] = TARGETS) -> Tensor:
         """Log-densities ``[task, point, target]``: at every class, or at some real numbers, the same for all pixels."""

@@ -66,7 +66,7 @@ def with_task_replaced(batch: TaskBatch, other: TaskBatch, task: int) -> TaskBat
     both = TaskBatch.cat([other, batch])
     return TaskBatch(
         *(Labeled(part.x[rows], part.y[rows], part.way) for part in (both.support, both.query)),
-        None if both.classes is None else both.classes[rows],
+        classes=None if both.classes is None else both.classes[rows],
     )
 
 

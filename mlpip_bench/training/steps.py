@@ -150,11 +150,11 @@ class GraphedStep:
     def _capture(self, batch: TaskBatch, rate: float) -> None:
         parts = [Labeled(part.x.clone(), part.y.clone(), part.way) for part in (batch.support, batch.query)]
         classes = None if batch.classes is None else batch.classes.clone()
-        static, static_rate = TaskBatch(*parts, classes), torch.full((), rate, device=batch.support.x.device)
+        static, static_rate = TaskBatch(*parts, classes=classes), torch.full((), rate, device=batch.support.x.device)
 
         def work() -> Tensor:
             # Of views, so that what a batch keeps of itself is made within.
-            return self.eager([TaskBatch(*(Labeled(p.x, p.y, p.way) for p in parts), classes)], static_rate)
+            return self.eager([TaskBatch(*(Labeled(p.x, p.y, p.way) for p in parts), classes=classes)], static_rate)
 
         try:
             self._static = static, static_rate, self.capture(work)

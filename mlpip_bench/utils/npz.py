@@ -18,4 +18,4 @@ def write_npz(out: IO[bytes], arrays: Mapping[str, NDArray[Any]]) -> None:
             info.create_system, info.external_attr = 3, 0o644 << 16  # the same on every system
             info.file_size = array.nbytes  # which says whether the archive must be one of large files
             with archive.open(info, "w") as file:
-                np.lib.format.write_array(file, np.ascontiguousarray(array), (1, 0), allow_pickle=False)
+                np.lib.format.write_array(file, np.asarray(array, order="C"), (1, 0), allow_pickle=False)

@@ -63,7 +63,7 @@ def shapes(case: Case) -> None:
             Labeled(p.x.to(dtype), p.y.to(dtype) if p.y.is_floating_point() else p.y, p.way)
             for p in (batch.support, batch.query)
         )
-        converted = TaskBatch(support, query, batch.classes)
+        converted = TaskBatch(support, query, classes=batch.classes)
         answer, loss = case.predict(method, converted), seeded_loss(method, converted)
         for what, value in (("densities", answer), ("the loss", loss)):
             if value.dtype != dtype:
