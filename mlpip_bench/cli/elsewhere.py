@@ -125,7 +125,7 @@ def import_scores(
     )
     made.check()
     scores = score_import.read_scores(file)
-    frozen = frozen_tasks.frozen_tasks(bench, _of_tasks(ctx), ConsoleReporter(err), method)
+    frozen = frozen_tasks.frozen_tasks(bench, _of_tasks(ctx), ConsoleReporter(err))
     score_import.check_tasks(frozen, tasks)
     score_import.check_scores(scores, frozen.trial.plan.test_tasks, file)
     records = score_import.records_of(frozen, made, scores, file)

@@ -69,20 +69,17 @@ def features(
     if name is not None:
         added.check_name(name)
         registry.check_new_family(name)
-    reporter, where, root = ConsoleReporter(err), resolve_device(device), data_root_of(data_root)
+    is_new = name is not None and data_root is not None and not data_root.exists()  # and is made, as by data add
+    reporter, where, root = ConsoleReporter(err), resolve_device(device), None if is_new else data_root_of(data_root)
     request = DataRequest(cast("SourceChoice", source), root, reporter)
     images, family = feature_data.images_of(bench, root, request, options.data_options(data or []))
     used = feature_data.extractor(backbone, norm, images.image_shape, where)
     found = feature_data.feature_data(name or images.name, images, used, where, reporter)
-    if target is not None:
+    if name is not None and data_root is not None:
+        feature_data.write_data(found, family, data_root, replace=replace)
+        place, command = data_root / name, first_run(registry.added_family(data_root / name), data_root)
+    elif target is not None:
         feature_data.write_file(target, found)
-        lines = [f"{target} has the features of {used.title}; now for example", "  python -m mlpip_bench data add NAME "
-                 f"--from {target} --data-root {root or 'DIR'}"]  # fmt: skip
-    else:
-        assert root is not None
-        assert name is not None
-        feature_data.write_data(found, family, root, replace=replace)
-        command = first_run(registry.added_family(root / name), root)
-        lines = [f"{root / name} has the features of {used.title}; now for example", f"  {command}"]
-    for line in lines:
+        place, command = target, f"python -m mlpip_bench data add NAME --from {target} --data-root {data_root or 'DIR'}"
+    for line in (f"{place} has the features of {used.title}; now for example", f"  {command}"):
         out.print(line, markup=False, highlight=False, soft_wrap=True)

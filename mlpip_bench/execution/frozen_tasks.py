@@ -23,6 +23,8 @@ from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.npz import write_npz
 from mlpip_bench.utils.progress import Reporter
 
+_NAME = "elsewhere"
+
 
 class Elsewhere(Method[Any]):
     """What another program does: its trials have data and tasks, and nothing of it is computed here."""
@@ -76,19 +78,18 @@ class FrozenTasks:
         return {name: tensor.numpy().astype("<i8") for name, tensor in vars(found).items()}
 
 
-def frozen_tasks(bench: str, asked: Mapping[str, Any], reporter: Reporter, name: str = "elsewhere") -> FrozenTasks:
+def frozen_tasks(bench: str, asked: Mapping[str, Any], reporter: Reporter) -> FrozenTasks:
     """The test tasks of a bench; no image is read for them.
 
     Args:
         bench: its name.
         asked: options of ``run`` that shape its data and its test tasks, by name; None for their defaults.
         reporter: shows what is read.
-        name: of the method that is computed elsewhere.
 
     Raises:
         UserError: what ``run`` would refuse; or tasks that are not cut out of classes which are new at test.
     """
-    config = options.run_config(options.merged({**asked, "bench": bench, "methods": name, "protocols": "accuracy"}))
+    config = options.run_config(options.merged({**asked, "bench": bench, "methods": _NAME, "protocols": "accuracy"}))
     if len(config.benches) != 1:
         raise UserError(f"test tasks are those of one bench; got {bench!r}. Name one.")
     family = registry.family(registry.bench(bench, config.data_root).family, config.data_root)
@@ -98,7 +99,7 @@ def frozen_tasks(bench: str, asked: Mapping[str, Any], reporter: Reporter, name:
     )
     if family.kind != "classification":
         raise UserError(needed)
-    (trial,) = planning.plan_trials(config, reporter, methods={name: Elsewhere})
+    (trial,) = planning.plan_trials(config, reporter, methods={_NAME: Elsewhere})
     stream = trial.streams()["test"]
     if not isinstance(stream, TaskStream):
         raise UserError(needed)

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from mlpip_bench.records.record import Record
 from mlpip_bench.records.schema import checked_name
 from mlpip_bench.utils.encoding import printable
 from mlpip_bench.utils.errors import UserError, cut, message_in_one_line
-from mlpip_bench.utils.files import read_file, sha256_of
+from mlpip_bench.utils.files import given_path, read_file, sha256_of
 
 METRICS = {metric.name: metric for metric in (ACCURACY, NLL)}
 """What may be imported, each under the protocol of its name."""
@@ -216,8 +217,14 @@ def check_tasks(frozen: FrozenTasks, given: str) -> None:
     """
     wanted = frozen.sha256
     found = given.strip().lower()
-    if len(found) != len(wanted) or set(found) - set("0123456789abcdef"):
-        found = digest_of(Path(given).expanduser())
+    if not re.fullmatch("[0-9a-f]{64}", found):
+        path = given_path(given)
+        if not path.exists():
+            raise UserError(
+                "--tasks takes the SHA-256 of the tasks that were tested on, 64 hexadecimal digits, or the path of "
+                f"their tasks.npz; got {cut(given)!r}. data export-split has written both."
+            )
+        found = digest_of(path)
     if found != wanted:
         trial = frozen.trial
         raise UserError(
