@@ -47,9 +47,7 @@ def _of_tasks(ctx: typer.Context) -> dict[str, Any]:
 def export_split(
     ctx: typer.Context,
     bench: Annotated[str, typer.Argument(help="For example mini5w1s (see: list benches).")],
-    target: Annotated[
-        Path, typer.Option("--to", parser=given_path, metavar="DIR", help="Folder that is made, or is empty.")
-    ],
+    target: Annotated[Path, typer.Option("--to", parser=given_path, metavar="DIR", help="Folder that is made.")],
     images: Annotated[bool, typer.Option("--images", help="Write the images, too, as arrays.")] = False,
     queries: Queries = TEST_QUERIES,
     test_tasks: TestTasks = None,
@@ -61,7 +59,6 @@ def export_split(
     data: Data = None,
 ) -> None:
     """Write which classes are of which split, and the test tasks, for networks that are trained elsewhere."""
-    check_folder_can_be_made(target)
     from mlpip_bench.execution import frozen_tasks, split_export
 
     reporter = ConsoleReporter(err)

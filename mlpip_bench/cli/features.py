@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, cast, get_args
 
@@ -12,7 +13,7 @@ from mlpip_bench.cli.common import DataRoot, err, out
 from mlpip_bench.cli.elsewhere import Data, Source
 from mlpip_bench.utils.choices import SourceChoice
 from mlpip_bench.utils.errors import UserError, unknown_name
-from mlpip_bench.utils.files import ROOT_VARIABLE, data_root_of, given_path
+from mlpip_bench.utils.files import ROOT_VARIABLE, check_folder_can_be_made, data_root_of, given_path
 from mlpip_bench.utils.progress import ConsoleReporter
 
 FEATURES_EXAMPLES = (
@@ -69,17 +70,19 @@ def features(
     if name is not None:
         added.check_name(name)
         registry.check_new_family(name)
+    if target is not None:
+        check_folder_can_be_made(target.parent)  # before features are computed
     is_new = name is not None and data_root is not None and not data_root.exists()  # and is made, as by data add
     reporter, where, root = ConsoleReporter(err), resolve_device(device), None if is_new else data_root_of(data_root)
     request = DataRequest(cast("SourceChoice", source), root, reporter)
     images, family = feature_data.images_of(bench, root, request, options.data_options(data or []))
     used = feature_data.extractor(backbone, norm, images.image_shape, where)
-    found = feature_data.feature_data(name or images.name, images, used, where, reporter)
+    make = partial(feature_data.feature_data, name or images.name, images, used, where, reporter)
     if name is not None and data_root is not None:
-        feature_data.write_data(found, family, data_root, replace=replace)
+        feature_data.write_data(name, make, family, data_root, replace=replace)
         place, command = data_root / name, first_run(registry.added_family(data_root / name), data_root)
     elif target is not None:
-        feature_data.write_file(target, found)
+        feature_data.write_file(target, make())
         place, command = target, f"python -m mlpip_bench data add NAME --from {target} --data-root {data_root or 'DIR'}"
     for line in (f"{place} has the features of {used.title}; now for example", f"  {command}"):
         out.print(line, markup=False, highlight=False, soft_wrap=True)

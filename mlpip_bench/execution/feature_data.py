@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -211,29 +211,39 @@ def write_file(path: Path, features: ImageDataset) -> None:
 
 
 def write_data(
-    features: ImageDataset, family: ImageClassification, data_root: Path, *, replace: bool
-) -> added.Description:
+    name: str, make: Callable[[], ImageDataset], family: ImageClassification, data_root: Path, *, replace: bool
+) -> None:
     """A data set below the data root, as ``data add`` makes them, with the classes and images of the one it is made of.
+
+    Args:
+        name: of the data set.
+        make: computes the features, once it is certain that they can be put there.
+        family: of the images; a license of theirs is that of the features.
+        data_root: where data sets are.
+        replace: whether one of that name that was added before is replaced.
 
     Raises:
         UserError: there is something of its name, or it cannot be written.
     """
     of: added.Description | None = getattr(family, "description", None)
-    made_of = f"features of {features.options['features_of']} by {features.options['features_by']}"
-    description = added.Description(
-        name=features.name,
-        kind="features",
-        image_shape=features.image_shape,
-        source=made_of,
-        options=features.options,
-        license=of.license if of else "",
-        citation=of.citation if of else "",
-        pretrained_on=str(features.options["pretrained_on"]),
-        left_out={},
-        fingerprint=features.fingerprint,
-        splits={
-            split: dict(zip(part.class_names, part.counts.tolist(), strict=True))
-            for split, part in features.splits.items()
-        },
-    )
-    return added.write(data_root, features.name, lambda: (features, description), replace=replace)
+
+    def described() -> tuple[ImageDataset, added.Description]:
+        features = make()
+        return features, added.Description(
+            name=name,
+            kind="features",
+            image_shape=features.image_shape,
+            source=f"{features.options['features_of']}, by data features",
+            options=features.options,
+            license=of.license if of else "",
+            citation=of.citation if of else "",
+            pretrained_on=str(features.options["pretrained_on"]),
+            left_out={},
+            fingerprint=features.fingerprint,
+            splits={
+                split: dict(zip(part.class_names, part.counts.tolist(), strict=True))
+                for split, part in features.splits.items()
+            },
+        )
+
+    added.write(data_root, name, described, replace=replace)

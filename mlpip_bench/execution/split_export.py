@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -32,15 +33,15 @@ def export_split(frozen: FrozenTasks, target: Path, reporter: Reporter, *, image
 
     Args:
         frozen: the bench's test tasks, and its splits.
-        target: the folder; it is made, or is empty.
+        target: the folder, which is made.
         reporter: shows what takes long.
         images: whether the images are written, too.
 
     Raises:
         UserError: there is something at that place, or it cannot be written.
     """
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise UserError(f"an export gets a folder of its own; {target} is there, and is not empty. Name another.")
+    if os.path.lexists(target):
+        raise UserError(f"an export gets a folder of its own, which it makes; {target} is there. Name another.")
     temporary = target.with_name(f".{target.name}.exporting.{secrets.token_hex(4)}")
     try:
         temporary.mkdir(parents=True)
@@ -54,8 +55,6 @@ def export_split(frozen: FrozenTasks, target: Path, reporter: Reporter, *, image
                     what[f"{split}.npz"] = f"the {data.num_images} images of the {split} classes, and their classes"
                     step(done)
         (temporary / ABOUT).write_text(_about(frozen, temporary, what), encoding="utf-8")
-        if target.exists():
-            target.rmdir()
         temporary.rename(target)
     except OSError as error:
         raise cannot_write(target, error) from error

@@ -131,10 +131,12 @@ def test_an_export_never_mixes_with_what_is_there(root, tmp_path, monkeypatch):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    (tmp_path / "empty").mkdir()
-    assert "full is there, and is not empty" in export(root, tmp_path / "full").output
-    assert "cannot write" in export(root, tmp_path / "file").output
-    assert export(root, tmp_path / "empty").exit_code == 0
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name in ("full", "file", "link"):
+        assert f"which it makes; {tmp_path / name} is there" in export(root, tmp_path / name).output
+    assert "cannot write" in export(root, tmp_path / "file" / "split").output
+    monkeypatch.chdir(tmp_path)
+    assert export(root, Path()).exit_code == 2
 
     def fail(*_):
         raise OSError(28, "No space left on device")
@@ -143,7 +145,7 @@ def test_an_export_never_mixes_with_what_is_there(root, tmp_path, monkeypatch):
     result = export(root, tmp_path / "new", "--images")
     assert result.exit_code == 2
     assert "Free some space" in result.output
-    assert names_in(tmp_path) == ["empty", "file", "full"]
+    assert names_in(tmp_path) == ["file", "full", "link"]
     assert names_in(tmp_path / "full") == ["thesis.tex"]
 
 

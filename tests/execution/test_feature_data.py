@@ -11,6 +11,7 @@ from builders import invoke
 from mlpip_bench import load_bench
 from mlpip_bench.datasets import added
 from mlpip_bench.datasets.base import SPLITS
+from mlpip_bench.execution import feature_data
 from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.nn.backbones.conv4 import Conv4
 from mlpip_bench.utils.errors import UserError
@@ -139,9 +140,11 @@ def test_features_of_stand_ins_stay_stand_ins(root):
         assert str(file["source"]) == "procedural"
 
 
-def test_a_data_set_is_replaced_on_request_alone(root):
+def test_a_data_set_is_replaced_on_request_alone(root, monkeypatch):
     done(features(root, OWN, "--as", "vectors"))
-    refused = features(root, OWN, "--as", "vectors")
+    with monkeypatch.context() as patched:
+        patched.setattr(feature_data.Extractor, "vectors", lambda *_: pytest.fail("computed for nothing"))
+        refused = features(root, OWN, "--as", "vectors")
     assert refused.exit_code == 2
     assert "pass --replace" in refused.output
     done(features(root, OWN, "--as", "vectors", "--replace"))
