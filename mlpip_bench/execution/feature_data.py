@@ -95,28 +95,28 @@ def extractor(text: str, norm: str, shape: InputShape, device: torch.device) -> 
     if norm not in allowed:
         raise unknown_name("norm", norm, allowed)
     name, values = options.chosen_backbone(text)
-    plugin = registry.backbone(str(name))
-    own = field_types(plugin.Settings)
-    for_suite = {key: values.pop(key) for key in field_types(Trained) if key in values and key not in own}
-    settings = with_values(plugin.Settings, values, str(name))
-    trained = settings if "trained_on" in own else with_values(Trained, for_suite, str(name))
-    _check_said(str(name), trained, loads_itself="trained_on" in own)
-    spec = BackboneSpec(str(name), plugin, settings, shape)
-    plugin.check(shape, settings)
+    assert name is not None  # which is None for no text
+    plugin, of_training = registry.backbone(name), field_types(Trained)
+    is_own = of_training.keys() <= field_types(plugin.Settings).keys()  # a user's, which loads its weights itself
+    given = {} if is_own else {key: values.pop(key) for key in of_training if key in values}
+    settings = with_values(plugin.Settings, values, name)
+    trained = settings if is_own else with_values(Trained, given, name)
+    _check_said(name, trained, is_own=is_own)
+    spec = BackboneSpec(name, plugin, settings, shape)
     used = spec.norm_used(norm)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_from("initialisation", 0))
         network = spec.build(used)
-    if "trained_on" not in own and trained.weights is not None:
+    if not is_own and trained.weights is not None:
         load_strictly(network, read_weights(trained.weights), str(trained.weights))
     facts = [f"norm {norm}"] * plugin.normalizes
     facts += [f"weights {sha256_of(trained.weights)[:12]}"] if trained.weights is not None else []
-    chosen = [f"{key}={value}" for key, value in key_of(settings).items() if key not in field_types(Trained)]
-    title = ",".join([spec.name, *chosen]) + (f" ({', '.join(facts)})" if facts else "")
+    chosen = [f"{key}={value}" for key, value in key_of(settings).items() if key not in of_training]
+    title = ",".join([name, *chosen]) + (f" ({', '.join(facts)})" if facts else "")
     return Extractor(network.to(device).eval(), trained.trained_on, cut(title))
 
 
-def _check_said(name: str, trained: Any, *, loads_itself: bool) -> None:
+def _check_said(name: str, trained: Any, *, is_own: bool) -> None:
     """Refuse a network of which nobody says what it saw, or says what cannot be."""
     if not trained.trained_on.strip():
         raise UserError(
@@ -126,7 +126,7 @@ def _check_said(name: str, trained: Any, *, loads_itself: bool) -> None:
         )
     if not trained.trained_on.isprintable() or len(trained.trained_on) > _LONGEST:
         raise UserError(f"trained_on is a line of at most {_LONGEST} characters; got {cut(trained.trained_on)!r}.")
-    if trained.weights is None and trained.trained_on != NOTHING and not loads_itself:
+    if trained.weights is None and trained.trained_on != NOTHING and not is_own:
         raise UserError(
             f"{name} has initial parameters, trained on nothing, unless weights are given; trained_on is "
             f"{cut(trained.trained_on)!r}. Add weights=FILE, or use trained_on={NOTHING}."

@@ -89,8 +89,8 @@ def frozen_tasks(bench: str, asked: Mapping[str, Any], reporter: Reporter) -> Fr
     Raises:
         UserError: what ``run`` would refuse; or tasks that are not cut out of classes which are new at test.
     """
-    nothing_trained = {"set": {"train_queries": 1}, "methods": _NAME, "protocols": "accuracy"}
-    config = options.run_config(options.merged({**asked, "bench": bench, **nothing_trained}))
+    of_nothing = {"methods": _NAME, "protocols": "accuracy", "set": {"train_queries": 1}, "device": "cpu"}
+    config = options.run_config(options.merged({**asked, "bench": bench, **of_nothing}))
     if len(config.benches) != 1:
         raise UserError(f"test tasks are those of one bench; got {bench!r}. Name one.")
     family = registry.family(registry.bench(bench, config.data_root).family, config.data_root)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from builders import linear_stream
 from mlpip_bench.datasets.base import ClassImages
-from mlpip_bench.tasks.batch import Labeled, ShapeRange, TaskShape
+from mlpip_bench.tasks.batch import Labeled, ShapeRange, TaskBatch, TaskShape
 from mlpip_bench.tasks.images import HeldOutStream, ImagePool, TaskStream, VariedTaskStream
 from mlpip_bench.tasks.stream import Repeated
 from mlpip_bench.utils.errors import UserError
@@ -75,6 +76,13 @@ def test_a_batch_says_which_class_of_its_split_each_label_is(name):
         assert torch.equal(decoded(points.x)[0], batch.classes.gather(1, points.y))
     last = batch.task(tasks - 1)
     assert torch.equal(decoded(last.query.x)[0], last.classes.gather(1, last.query.y))
+
+
+def test_tasks_that_are_cut_out_of_no_classes_have_none():
+    batch = linear_stream(2, 3, 4, "t").batch(0, 2)
+    assert batch.classes is None
+    assert TaskBatch.cat([batch, batch]).classes is None
+    assert batch.task(1).classes is None
 
 
 def orders(shots: int = 2, queries: int = 3) -> dict[str, torch.Tensor]:
