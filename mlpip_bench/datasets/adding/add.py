@@ -112,7 +112,10 @@ def _maker(
             raise UserError(f"--seed is of a random split; the classes of {source} are split {rule}. Leave it out.")
         _check_class_names(pooled(material.splits), source)
         size = choices.image_size or material.size
-        arrays, repeated = decode_splits(splits, size, is_features=material.is_features, reporter=reporter)
+        of_a_bench = "features_of" in material.facts  # whose images may be equal
+        arrays, repeated = decode_splits(
+            splits, size, is_features=material.is_features, reporter=reporter, as_they_are=of_a_bench
+        )
         unlisted = len(pooled(material.splits)) - sum(map(len, splits.values()))
         uncounted = {"repeated": repeated, "classes in no split": unlisted}
         options: dict[str, str | int] = {} if material.is_features else {"size": size}
