@@ -366,7 +366,7 @@ def in_float64(batch: TaskBatch) -> TaskBatch:
     def double(data: Labeled) -> Labeled:
         return Labeled(*(t.double() if t.is_floating_point() else t for t in (data.x, data.y)), data.way)
 
-    return TaskBatch(double(batch.support), double(batch.query))
+    return TaskBatch(double(batch.support), double(batch.query), classes=batch.classes)
 
 
 # -- benches ---------------------------------------------------------------------------------------------------------

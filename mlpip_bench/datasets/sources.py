@@ -147,7 +147,12 @@ def load(
         return stand_in.load(reporter)
     found = _locate(source, data_root)
     if found is not None and source.decoded:
-        return found.read()
+        data = found.read()
+        if choice == "real" and data.source != "real":
+            raise UserError(
+                f"{source.key} is {data.source}, made of a stand-in, and real data is asked for. Leave --source out."
+            )
+        return data
     if found is not None:
         name = "-".join([source.key, *found.settings.values()])
         return cached(name, _made_from(source, found), found.read, expected={"source": "real"})

@@ -66,7 +66,7 @@ def wrap(
     if weights is not None:
         outside |= {**Outside(given_path(weights), trained_on).facts, "what": "wrapped model"}
     name = getattr(function, "__name__", type(function).__name__)
-    members = {
+    members: dict[str, Any] = {
         "__doc__": f"The function {name}, as it is.",
         "__module__": getattr(function, "__module__", __name__),
         "function": staticmethod(function),

@@ -146,7 +146,8 @@ class Case:
             noise = torch.randn(tasks, points, generator=generator, dtype=float64)
             return Labeled(x[..., None, None], (x @ weights).squeeze(-1) + NOISE_STD * noise, 1)
 
-        return TaskBatch(labeled(shots), labeled(queries))
+        classes = torch.arange(way).expand(tasks, -1) if self.kind == "classification" else None
+        return TaskBatch(labeled(shots), labeled(queries), classes=classes)
 
     def densities(self, predictive: Distribution, query: Labeled, targets: Sequence[float] = TARGETS) -> Tensor:
         """Log-densities ``[task, point, target]``: at every class, or at some real numbers, the same for all pixels."""

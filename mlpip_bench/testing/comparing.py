@@ -63,11 +63,10 @@ def assert_finite(answer: Tensor, what: str) -> None:
 def with_task_replaced(batch: TaskBatch, other: TaskBatch, task: int) -> TaskBatch:
     """The batch with one task of another one."""
     rows = [task if t == task else t + batch.support.tasks for t in range(batch.support.tasks)]
+    both = TaskBatch.cat([other, batch])
     return TaskBatch(
-        *(
-            Labeled(torch.cat([new.x, old.x])[rows], torch.cat([new.y, old.y])[rows], old.way)
-            for old, new in ((batch.support, other.support), (batch.query, other.query))
-        )
+        *(Labeled(part.x[rows], part.y[rows], part.way) for part in (both.support, both.query)),
+        classes=None if both.classes is None else both.classes[rows],
     )
 
 

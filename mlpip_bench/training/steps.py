@@ -149,11 +149,12 @@ class GraphedStep:
 
     def _capture(self, batch: TaskBatch, rate: float) -> None:
         parts = [Labeled(part.x.clone(), part.y.clone(), part.way) for part in (batch.support, batch.query)]
-        static, static_rate = TaskBatch(*parts), torch.full((), rate, device=batch.support.x.device)
+        classes = None if batch.classes is None else batch.classes.clone()
+        static, static_rate = TaskBatch(*parts, classes=classes), torch.full((), rate, device=batch.support.x.device)
 
         def work() -> Tensor:
             # Of views, so that what a batch keeps of itself is made within.
-            return self.eager([TaskBatch(*(Labeled(p.x, p.y, p.way) for p in parts))], static_rate)
+            return self.eager([TaskBatch(*(Labeled(p.x, p.y, p.way) for p in parts), classes=classes)], static_rate)
 
         try:
             self._static = static, static_rate, self.capture(work)
@@ -245,7 +246,8 @@ def _on_a_stream_of_its_own() -> Iterator[None]:
 
 
 def _tensors(batch: TaskBatch) -> list[Tensor]:
-    return [batch.support.x, batch.support.y, batch.query.x, batch.query.y]
+    parts = [batch.support.x, batch.support.y, batch.query.x, batch.query.y]
+    return parts if batch.classes is None else [*parts, batch.classes]
 
 
 def _shapes(batch: TaskBatch) -> list[torch.Size]:

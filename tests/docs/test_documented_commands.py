@@ -198,6 +198,13 @@ ELSEWHERE |= {
     for command in COMMANDS
     if "my_network.py:build" in command or " --support signs " in command or "runs/letters" in command
 }
+SECTIONS = (REPOSITORY / "docs" / "my-model.md").read_text(encoding="utf-8").split("\n## ")
+ELSEWHERE |= {
+    command: "tests/docs/test_elsewhere.py runs it"
+    for section in SECTIONS
+    if section.startswith(("Trained or tested elsewhere", "Features as data"))
+    for command in documented(section)
+}
 ELSEWHERE |= {command: PACKAGE for command in COMMANDS if command.startswith("apt-get install ")}
 RUN = list(dict.fromkeys(small(SUITE.sub("", c, count=1)) for c in COMMANDS if SUITE.match(c) and c not in ELSEWHERE))
 

@@ -17,8 +17,12 @@ from pictures import write_classes
 
 PAGE = (REPOSITORY / "docs" / "my-model.md").read_text(encoding="utf-8")
 NETWORK = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)[0]
-BLOCKS = [block.replace("\\\n", "") for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.M | re.S)]
-COMMANDS = [shlex.split(block)[3:] for block in BLOCKS if "my_network.py" in block]
+FIRST = PAGE.partition("## Use what was trained")[0]
+COMMANDS = [
+    shlex.split(block.replace("\
+", ""))[3:] for block in re.findall(r"^```sh
+(.*?)^```", FIRST, re.M | re.S)
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[-1])

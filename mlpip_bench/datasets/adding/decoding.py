@@ -32,7 +32,7 @@ class _Place(NamedTuple):
 
 
 def decode_splits(
-    splits: Mapping[str, Classes], size: int, *, is_features: bool, reporter: Reporter
+    splits: Mapping[str, Classes], size: int, *, is_features: bool, reporter: Reporter, as_they_are: bool = False
 ) -> tuple[dict[str, ClassImages], int]:
     """The arrays of each split, and how many items were left out since their class has the same ones already.
 
@@ -44,6 +44,7 @@ def decode_splits(
         size: height and width of the images.
         is_features: whether items are vectors.
         reporter: shows a bar.
+        as_they_are: whether equal items stay, where they are of a data set that has equal ones.
 
     Raises:
         UserError: pictures that cannot be read, the same one in two classes, or a class with too few.
@@ -66,7 +67,7 @@ def decode_splits(
                         unreadable.append((item.name, error))
                         continue
                     here = _Place(split, name, item.name)
-                    earlier = met.setdefault(hashlib.sha256(array.tobytes()).digest(), here)
+                    earlier = here if as_they_are else met.setdefault(hashlib.sha256(array.tobytes()).digest(), here)
                     if earlier is here:
                         found[split][name].append(array)
                     elif earlier[:2] == here[:2]:

@@ -140,7 +140,9 @@ def method_differences(
         ):
             a, b = runs[i].first, runs[j].first
             choices = _differing_choices(a, b) if a.record.method == b.record.method else []
-            pairs = bool(choices) or (a.record.method != b.record.method and a.facts["norm"] == b.facts["norm"])
+            outside = any(e.record.training.get("outside") for e in (a, b))  # a norm that nobody here has chosen
+            one_norm = outside or a.facts["norm"] == b.facts["norm"]
+            pairs = bool(choices) or (a.record.method != b.record.method and one_norm)
             if pairs and against in (None, b.record.method):
                 settings = _settings(runs[i], runs[j], choices, data_keys)
                 found.append(_comparison(matrix, (runs[i], runs[j]), choices, settings, decisions[i, j]))
