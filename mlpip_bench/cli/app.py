@@ -14,7 +14,7 @@ from mlpip_bench.cli.check import CHECK_EXAMPLES, check
 from mlpip_bench.cli.clean import CLEAN_EXAMPLES, clean
 from mlpip_bench.cli.common import err, out
 from mlpip_bench.cli.data import data_app
-from mlpip_bench.cli.elsewhere import EXPORT_EXAMPLES, IMPORT_EXAMPLES, export_split, import_scores
+from mlpip_bench.cli.elsewhere import EXPORT_SPLIT_EXAMPLES, IMPORT_EXAMPLES, export_split, import_scores
 from mlpip_bench.cli.features import FEATURES_EXAMPLES, features
 from mlpip_bench.cli.figures import FIGURES_EXAMPLES, REPORT_EXAMPLES, figures, report
 from mlpip_bench.cli.listing import list_app
@@ -110,7 +110,7 @@ for _command, _examples in (
     (import_scores, IMPORT_EXAMPLES),
 ):
     app.command(epilog=_examples)(_command)
-data_app.command(epilog=EXPORT_EXAMPLES)(export_split)
+data_app.command(epilog=EXPORT_SPLIT_EXAMPLES)(export_split)
 data_app.command(epilog=FEATURES_EXAMPLES)(features)
 app.add_typer(list_app, name="list")
 app.add_typer(data_app, name="data")

@@ -14,7 +14,7 @@ from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.files import check_folder_can_be_made, given_path
 from mlpip_bench.utils.progress import ConsoleReporter
 
-EXPORT_EXAMPLES = (
+EXPORT_SPLIT_EXAMPLES = (
     "Examples:\n\npython -m mlpip_bench data export-split mini5w1s --to split --data-root ~/data\n\n"
     "python -m mlpip_bench data export-split omni20w1s --to split --images --queries 1"
 )

@@ -94,7 +94,7 @@ def extractor(text: str, norm: str, shape: InputShape, device: torch.device) -> 
         )
     if norm not in allowed:
         raise unknown_name("norm", norm, allowed)
-    name, values = options.chosen_backbone(text)
+    name, values = options.with_settings("backbone", text, "resnet12,trained_on=none")
     assert name is not None  # which is None for no text
     plugin, of_training = registry.backbone(name), field_types(Trained)
     is_own = of_training.keys() <= field_types(plugin.Settings).keys()  # a user's, which loads its weights itself

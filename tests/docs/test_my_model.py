@@ -19,9 +19,7 @@ PAGE = (REPOSITORY / "docs" / "my-model.md").read_text(encoding="utf-8")
 NETWORK = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)[0]
 FIRST = PAGE.partition("## Use what was trained")[0]
 COMMANDS = [
-    shlex.split(block.replace("\
-", ""))[3:] for block in re.findall(r"^```sh
-(.*?)^```", FIRST, re.M | re.S)
+    shlex.split(block.replace("\\\n", ""))[3:] for block in re.findall(r"^```sh\n(.*?)^```", FIRST, re.M | re.S)
 ]
 
 
