@@ -44,6 +44,7 @@ DEFAULTS: Mapping[str, Any] = {
     "results": RUNS,
     "predictions": True,
     "check": True,
+    "log": None,
     "profile": False,
     "dry_run": False,
     "estimate": False,
@@ -124,6 +125,7 @@ _TYPES: tuple[tuple[str, Callable[[object], bool], tuple[str, ...]], ...] = (
             "graph",
             "overwrite",
             "ray",
+            "log",
         ),
     ),
     ("the name of a folder", lambda value: isinstance(value, str | Path), ("results", "data_root")),
@@ -290,6 +292,7 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
         results=_path(options["results"]) or RUNS,
         predictions=options["predictions"],
         check=options["check"],
+        log=options["log"],
     )
 
 
