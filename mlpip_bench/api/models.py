@@ -23,6 +23,8 @@ from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.evaluation.predict import POINTS_AT_ONCE
 from mlpip_bench.evaluation.protocol import Evaluation, compiled_for_tests
 from mlpip_bench.execution import exporting, options, planning, restoring
+from mlpip_bench.execution.config import RUNS
+from mlpip_bench.execution.logs import TrialLog
 from mlpip_bench.execution.measuring import make_record, scores_of, train_trial
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.distributions import to_float64
@@ -182,6 +184,7 @@ def fit(
     settings: Mapping[str, Any] | None = None,
     results: str | Path | None = None,
     reporter: Reporter | None = None,
+    log: str | None = None,
     **more: Any,
 ) -> Model:
     """Train a method on a bench.
@@ -194,6 +197,8 @@ def fit(
         results: folder for checkpoints, from which an interrupted training goes on; None for a temporary one. A class
             that is not registered has none, since nothing says whether it has changed since.
         reporter: shows progress; None for none.
+        log: ``tensorboard``, ``wandb`` or ``mlflow``, to watch the training; its files are in the folder ``logs`` of
+            ``results``, or of ``runs`` where that is None.
         more: further options of ``run``: ``norm``, ``backbone``, ``pretrain``, ``init``, ``evaluate_only``, ``preset``,
             ``iterations``, ``test_tasks``, ``queries``, ``query_concentration``, ``test_on``, ``data_root``,
             ``source``, ``data``, ``device``, ``precision``, ``compile``, ``graph``.
@@ -210,12 +215,14 @@ def fit(
             f"checkpoints are kept for registered methods; {name} is not. Leave results out, or register its class."
         )
     with tempfile.TemporaryDirectory() as temporary:
-        layer = {"bench": bench, "methods": name, "seeds": seed, "set": dict(settings or {})}
+        layer = {"bench": bench, "methods": name, "seeds": seed, "set": dict(settings or {}), "log": log}
         config = options.run_config(options.merged(more, layer, {"results": results or temporary}))
         trials = planning.plan_trials(config, reporter, methods=own)
         if len(trials) != 1:
             raise UserError(f"fit trains one model; these options ask for {len(trials)}. Use run for several.")
-        built, training, _ = train_trial(trials[0], config.results, reporter or Quiet(), afresh=False)
+        shown, watched_in = reporter or Quiet(), RUNS if results is None else config.results
+        with TrialLog(config.log, trials[0], watched_in, shown) as opened:
+            built, training, _ = train_trial(trials[0], config.results, shown, afresh=False, log=opened)
     built.load_state_dict(training.best_model)
     return Model(built.eval(), trials[0], training)
 

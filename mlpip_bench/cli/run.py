@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from mlpip_bench.benches.family import PRESETS
 from mlpip_bench.cli.common import DataRoot, Results
 from mlpip_bench.execution import options
-from mlpip_bench.utils.choices import NORM_MODES
+from mlpip_bench.utils.choices import NORM_MODES, Log
 from mlpip_bench.utils.files import given_path
 
 RUN_EXAMPLES = (
@@ -233,6 +233,14 @@ def run(
             rich_help_panel=_EXECUTION,
         ),
     ] = _D["check"],
+    log: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(get_args(Log)),
+            help="Log losses, validation and scores below logs/ of the results, to watch a training; an extra each.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
     profile: Annotated[
         bool,
         typer.Option(

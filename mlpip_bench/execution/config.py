@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mlpip_bench.benches.family import TEST_QUERIES, DataRequest
 from mlpip_bench.registry import place_of
-from mlpip_bench.utils.choices import DEFAULT_NORM, NormMode, SourceChoice
+from mlpip_bench.utils.choices import DEFAULT_NORM, Log, NormMode, SourceChoice
 from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.progress import Quiet, Reporter
 
@@ -57,6 +57,7 @@ class RunConfig:
         results: folder of records, tables and checkpoints.
         predictions: whether predictions are kept next to records; no part of any key.
         check: whether records of other packages' methods say what the conformance suite finds; no part of any key.
+        log: library that logs trainings, to watch them; None for none; no part of any key.
     """
 
     benches: tuple[str, ...]
@@ -88,6 +89,7 @@ class RunConfig:
     results: Path = RUNS
     predictions: bool = True
     check: bool = True
+    log: Log | None = None
 
     def request(self, reporter: Reporter | None = None) -> DataRequest:
         """Where data may come from."""

@@ -23,6 +23,7 @@ from mlpip_bench.evaluation.protocol import (
     compiled_for_tests,
 )
 from mlpip_bench.execution.fingerprint import NUMBERS_VERSION, engine_code, requirements
+from mlpip_bench.execution.logs import TrialLog
 from mlpip_bench.execution.starting import begin
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.method import Method
@@ -32,6 +33,7 @@ from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.training.checkpoints import State, TrainingState, add_environment, iterations_done, load_checkpoint
 from mlpip_bench.training.loop import train
 from mlpip_bench.training.steps import uses_graph
+from mlpip_bench.utils.choices import Log
 from mlpip_bench.utils.device import environment
 from mlpip_bench.utils.errors import TrialError, UserError, message_in_one_line, one_line
 from mlpip_bench.utils.numerics import SCORED
@@ -48,6 +50,7 @@ def train_and_measure(
     *,
     afresh: bool,
     predictions: bool = False,
+    log: Log | None = None,
 ) -> Iterator[Record]:
     """Train, from the last checkpoint if there is one, then measure by protocols that measure one model.
 
@@ -58,6 +61,7 @@ def train_and_measure(
         reporter: shows bars.
         afresh: whether to train again where training is complete.
         predictions: whether to keep the predictions that the records are made of, in a file that is written first.
+        log: library that logs training and scores.
 
     Yields:
         A record a protocol, as soon as it is measured, to be kept at once.
@@ -66,29 +70,34 @@ def train_and_measure(
         TrialError: training stopped, or a protocol failed, after the records of the others.
         UserError: a checkpoint is damaged or cannot be written.
     """
-    method, trained, streams = train_trial(trial, folder, reporter, afresh=afresh)
-    failed: dict[str, BaseException] = {}
-    with SCORED.applied():
-        began = time.monotonic()
-        method = compiled_for_tests(method, trial.numerics)
-        found: dict[tuple[Split, int], Predictions] | None = {} if predictions else None
-        of_all: tuple[bool, PredictionsFile | None] | None = None
-        for measured in _measure(trial, method, trained, streams, protocols, reporter, found, failed):
-            if of_all is None:
-                kept = _keep(trial, found, folder, reporter) if found else None
-                of_all = is_inductive(method, streams["test"].batch(0, 1)), kept
-            inductive, kept = of_all
-            for name, scores in measured.items():
-                record = make_record(trial, method, trained, name, scores, inductive, time.monotonic() - began, {})
-                yield dataclasses.replace(record, predictions=kept)
-        method.load_state_dict(trained.best_model)  # which the method holds from here on
-    if failed:  # the records of the others are written by now
-        messages = (f"protocol {name}: {message_of(error)}" for name, error in failed.items())
-        raise TrialError("; ".join(messages)) from next(iter(failed.values()))
+    with TrialLog(log, trial, folder, reporter) as opened:
+        method, trained, streams = train_trial(trial, folder, reporter, afresh=afresh, log=opened)
+        failed: dict[str, BaseException] = {}
+        made: list[Record] = []
+        with SCORED.applied():
+            began = time.monotonic()
+            method = compiled_for_tests(method, trial.numerics)
+            found: dict[tuple[Split, int], Predictions] | None = {} if predictions else None
+            of_all: tuple[bool, PredictionsFile | None] | None = None
+            for measured in _measure(trial, method, trained, streams, protocols, reporter, found, failed):
+                if of_all is None:
+                    kept = _keep(trial, found, folder, reporter) if found else None
+                    of_all = is_inductive(method, streams["test"].batch(0, 1)), kept
+                inductive, kept = of_all
+                for name, scores in measured.items():
+                    record = make_record(trial, method, trained, name, scores, inductive, time.monotonic() - began, {})
+                    made.append(dataclasses.replace(record, predictions=kept))
+                    yield made[-1]
+            method.load_state_dict(trained.best_model)  # which the method holds from here on
+        for record in made:
+            opened.scores(record)
+        if failed:  # the records of the others are written by now
+            messages = (f"protocol {name}: {message_of(error)}" for name, error in failed.items())
+            raise TrialError("; ".join(messages)) from next(iter(failed.values()))
 
 
 def train_trial(
-    trial: Trial, folder: Path, reporter: Reporter, *, afresh: bool
+    trial: Trial, folder: Path, reporter: Reporter, *, afresh: bool, log: TrialLog | None = None
 ) -> tuple[Method[Any], TrainingState, dict[str, Stream]]:
     """Train a trial's method, from the last checkpoint if there is one.
 
@@ -97,6 +106,7 @@ def train_trial(
         folder: of the results, for the checkpoint.
         reporter: shows a bar.
         afresh: whether to train again where training is complete.
+        log: shows how training goes; None for none.
 
     Returns:
         The method, which holds the last model; how training went; and the task streams.
@@ -113,6 +123,8 @@ def train_trial(
         start = 0
     begun = checkpoint.exists()
     method, pretraining = (trial.build_method(), {}) if begun else begin(trial, streams, folder, reporter)
+    if log is not None and start < trial.plan.iterations:
+        log.begin(start, streams)
     here = _where(trial)
     if 0 < start < trial.plan.iterations:
         reporter.say(f"{trial.title}: goes on from iteration {start}")
@@ -136,6 +148,7 @@ def train_trial(
             graph=trial.numerics.graph,
             say=lambda message: reporter.say(f"{trial.title}: {message}"),
             step=step,
+            log=None if log is None else log.points,
         )
     return method, trained, streams
 

@@ -47,6 +47,7 @@ DEFAULTS: Mapping[str, Any] = {
     "results": RUNS,
     "predictions": True,
     "check": True,
+    "log": None,
     "profile": False,
     "dry_run": False,
     "estimate": False,
@@ -129,6 +130,7 @@ _TYPES: tuple[tuple[str, Callable[[object], bool], tuple[str, ...]], ...] = (
             "graph",
             "overwrite",
             "ray",
+            "log",
         ),
     ),
     ("the name of a folder", lambda value: isinstance(value, str | Path), ("results", "data_root")),
@@ -304,6 +306,7 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
         results=_path(options["results"]) or RUNS,
         predictions=options["predictions"],
         check=options["check"],
+        log=options["log"],
     )
 
 

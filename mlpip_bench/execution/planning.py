@@ -23,8 +23,9 @@ from mlpip_bench.inference.method import Method
 from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.records.record import LARGEST_SEED
 from mlpip_bench.training.checkpoints import load_checkpoint
+from mlpip_bench.training.loggers import check_installed
 from mlpip_bench.training.pretraining import images_of
-from mlpip_bench.utils.choices import NORM_MODES, OWN_NORM, SourceChoice
+from mlpip_bench.utils.choices import NORM_MODES, OWN_NORM, Log, SourceChoice
 from mlpip_bench.utils.device import resolve_device
 from mlpip_bench.utils.errors import UserError, one_line, unknown_name
 from mlpip_bench.utils.places import is_place
@@ -166,6 +167,7 @@ def _check_words(config: RunConfig) -> None:
         ("preset", config.preset, PRESETS),
         ("overwrite", config.overwrite, get_args(Overwrite)),
         ("source", config.source, get_args(SourceChoice)),
+        *([] if config.log is None else [("log", config.log, get_args(Log))]),
     ):
         if value not in known:
             if kind == "norm" and value.lower().replace("_", "").startswith(("batch", "bn")):
@@ -174,6 +176,8 @@ def _check_words(config: RunConfig) -> None:
                     f"statistics, and `running` where they are averages of training. Known: {', '.join(NORM_MODES)}."
                 )
             raise unknown_name(kind, value, known)
+    if config.log is not None:
+        check_installed(config.log)
     for kind, values in (("bench", config.benches), ("norm", config.norms), ("seed", config.seeds)):
         if not values:
             raise UserError(f"a run needs at least one {kind}.")

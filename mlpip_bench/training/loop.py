@@ -6,6 +6,7 @@ import contextlib
 import copy
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ from mlpip_bench.utils.choices import Graph
 from mlpip_bench.utils.errors import TrialError, UserError
 from mlpip_bench.utils.progress import Quiet, Step
 from mlpip_bench.utils.seeding import seed_from
+
+Points = Mapping[int, Mapping[str, float]]
+"""What there is to see of a training: values by name, by the iterations done."""
 
 _CHECKPOINT_SECONDS = 20.0
 _STEPS_BETWEEN_READS = {"cuda": 50}
@@ -46,6 +50,7 @@ def train(
     graph: Graph = "off",
     say: Callable[[str], object] | None = None,
     step: Step | None = None,
+    log: Callable[[Points], object] | None = None,
 ) -> TrainingState:
     """Meta-train a method, from the last checkpoint if there is one.
 
@@ -68,6 +73,8 @@ def train(
         graph: whether a step is a CUDA graph, as of :class:`~mlpip_bench.utils.numerics.Numerics`.
         say: called with a message for the user.
         step: called with the iterations done, the loss and the last validation.
+        log: called after each writing of the checkpoint with what came since the last one, so that a training which
+            goes on from it repeats nothing; its time is no part of the training's.
 
     Raises:
         TrialError: loss, gradient or parameters are not finite (the checkpoint is the last good one), or
@@ -93,20 +100,22 @@ def train(
 
     trains = plan.iterations > 0 and any(p.requires_grad for p in method.parameters())
     take_step = step_of(method, optimizer, plan, graph=graph, device=device, say=say or Quiet().say)
-    unread: list[tuple[int, Tensor]] = []
+    unread: list[tuple[int, float, Tensor]] = []
+    points: defaultdict[int, dict[str, float]] = defaultdict(dict)
     value = math.nan
 
     def read() -> None:
         """The losses of the last steps at once: what follows an update is kept only if all are finite."""
         nonlocal value
-        losses = torch.stack([loss for _, loss in unread]).tolist() if unread else []
-        for (iteration, _), value in zip(unread, losses, strict=True):
+        losses = torch.stack([loss for *_, loss in unread]).tolist() if unread else []
+        for (iteration, rate, _), value in zip(unread, losses, strict=True):
             if not math.isfinite(value):
                 raise TrialError(_not_finite(f"the loss ({value})", iteration, checkpoint))
+            points[iteration + 1] = {"training/loss": value, "training/learning_rate": rate}
         unread.clear()
 
     def save() -> None:
-        nonlocal saved
+        nonlocal began, saved
         read()
         # A copy: state_dict() is a view of the live parameters.
         state.model, state.optimizer = copy.deepcopy(method.state_dict()), optimizer.state_dict()
@@ -115,7 +124,12 @@ def train(
             raise TrialError(_not_finite("a parameter or a statistic", state.iteration, checkpoint))
         state.seconds = before + time.monotonic() - began
         save_checkpoint(state, checkpoint)
+        written = time.monotonic()
+        if log is not None and points:
+            log(points)
+        points.clear()
         saved = time.monotonic()
+        began += saved - written
 
     def validate(loss: float | None) -> None:
         state.unvalidated = loss
@@ -125,7 +139,10 @@ def train(
             save()  # training goes on with this validation
             raise
         state.unvalidated = None
-        state.seconds_at[state.iteration] = before + time.monotonic() - began
+        seconds = state.seconds_at[state.iteration] = before + time.monotonic() - began
+        entry = state.history[-1]
+        means = {f"validation/{metric.name}": entry[metric.name] for metric in metrics if metric.name in entry}
+        points[state.iteration] |= {"training/seconds": seconds, **means}
         save()
 
     # A signal waits until an iteration is done: half of one is no state that training could go on from. A validation,
@@ -140,7 +157,8 @@ def train(
             torch.manual_seed(seed_from("noise", seed, state.iteration))
             method.train()
             tasks = list(batches(training, state.iteration * plan.tasks_per_batch, plan.tasks_per_batch))
-            unread.append((state.iteration, take_step(tasks, plan.rate(state.iteration))))
+            rate = plan.rate(state.iteration)
+            unread.append((state.iteration, rate, take_step(tasks, rate)))
             if len(unread) >= _STEPS_BETWEEN_READS.get(device.type, 1):
                 read()
             state.iteration += 1

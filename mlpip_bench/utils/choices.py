@@ -17,5 +17,8 @@ Precision = Literal["float32", "tf32", "bf16"]
 Compile = Literal["off", "default", "reduce-overhead"]
 Graph = Literal["auto", "on", "off"]
 
+Log = Literal["tensorboard", "wandb", "mlflow"]
+"""Where a training can be watched: each the name of a library, and of the extra that installs it."""
+
 SourceChoice = Literal["auto", "real", "procedural"]
 """Real data where it is found, else the stand-in; or one of the two."""

@@ -42,6 +42,8 @@ ELSEWHERE = {
     ".venv/bin/pip install -c constraints.txt .[fast]": "CI installs the wheel instead, in tox -e packaging",
     ".venv/bin/pip install -c constraints.txt -e .[dev]": MACHINE,
     "pip install -c constraints.txt .[render]": "tox -e tests installs this extra",
+    "pip install -c constraints.txt .[tensorboard]": "tox -e tests installs this extra",
+    "tensorboard --logdir runs/logs/tensorboard": "a server; tests/execution/test_logs.py reads the files",
     "pip install -e .": MACHINE,
     "python tests/execution/test_stored_scores.py": "it stores scores; its tests run each case",
     "pip install ./docs/example_plugin": "tests/testing/test_example_plugin.py installs it into a folder of its own",
