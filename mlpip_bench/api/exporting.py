@@ -43,6 +43,8 @@ def export(model: Model | str | Path, path: str | Path, *, data_root: str | Path
     place_of_card = target.with_suffix(".md")
     _check_card(place_of_card)
     trained = model if isinstance(model, Model) else load(model)
+    if not isinstance(trained, Model):
+        raise UserError(f"what the suite has trained is exported; {model} is a function, which stays where it is.")
     scored: list[Record] = []
     if trained.record is not None and trained.record.scores:  # which one of an export has not
         if isinstance(model, Model):

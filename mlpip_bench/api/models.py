@@ -2,46 +2,42 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import ArrayLike, NDArray
 
 from mlpip_bench import registry
+from mlpip_bench.api.adapting import Adaptable, WrappedModel
 from mlpip_bench.api.benches import Bench
 from mlpip_bench.datasets.pictures import PictureForm
 from mlpip_bench.evaluation.inductive import is_inductive
-from mlpip_bench.evaluation.predict import POINTS_AT_ONCE
 from mlpip_bench.evaluation.protocol import Evaluation, compiled_for_tests
 from mlpip_bench.execution import exporting, options, planning, restoring
 from mlpip_bench.execution.config import RUNS
 from mlpip_bench.execution.logs import TrialLog
 from mlpip_bench.execution.measuring import make_record, scores_of, train_trial
 from mlpip_bench.execution.trial import Trial
-from mlpip_bench.inference.distributions import to_float64
-from mlpip_bench.inference.method import Method, Posterior
+from mlpip_bench.inference.method import Method
+from mlpip_bench.inference.wrapping import Wrapped
 from mlpip_bench.nn.weights import load_strictly
 from mlpip_bench.pretrained import exports
 from mlpip_bench.records.exports import ENDING
 from mlpip_bench.records.frame import to_frame
 from mlpip_bench.records.record import Record
-from mlpip_bench.tasks.batch import Labeled
 from mlpip_bench.training.checkpoints import TrainingState
 from mlpip_bench.utils.device import resolve_device
 from mlpip_bench.utils.errors import UserError, one_line, unknown_name
 from mlpip_bench.utils.files import given_path
 from mlpip_bench.utils.numerics import SCORED
+from mlpip_bench.utils.places import is_place
 from mlpip_bench.utils.progress import Quiet, Reporter
-from mlpip_bench.utils.seeding import seed_from
 
 _OF_MODEL = (
     "norm", "backbone", "pretrain", "init", "evaluate_only", "preset", "iterations", "test_tasks", "queries",
@@ -51,7 +47,7 @@ _OF_MODEL = (
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class Model(Adaptable):
     """A trained model, ready to adapt to a task and to predict.
 
     Attributes:
@@ -62,10 +58,19 @@ class Model:
         record: what it was loaded with; None for one that was trained here.
     """
 
-    method: Method[Any]
     trial: Trial
     training: TrainingState
     record: Record | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        return self.trial.device
+
+    @property
+    def seed(self) -> int:
+        """Of its training."""
+        return self.trial.seed
 
     @property
     def pictures(self) -> PictureForm:
@@ -74,106 +79,7 @@ class Model:
         Raises:
             UserError: it takes no pictures.
         """
-        shape = self.method.problem.input_shape
-        if self.method.problem.kind != "classification" or shape[1:] == (1, 1):  # which feature vectors have
-            what = "feature vectors" if self.method.problem.kind == "classification" else self.method.problem.kind
-            raise UserError(f"pictures are for models that classify pictures; this one is for {what}.")
-        return self.trial.family.picture_form(self.trial.data, shape)
-
-    def adapt(self, images: ArrayLike, labels: ArrayLike | Sequence[Any]) -> AdaptedModel:
-        """Infer the task's parameters from a support set.
-
-        Args:
-            images: ``[point, channel, height, width]``, or without the channel where there is one; integers from 0
-                to 255, or floating-point numbers in [0, 1].
-            labels: of each point, of any kind that can be sorted.
-
-        Raises:
-            UserError: another shape than the model's, or fewer than two classes.
-        """
-        if self.method.problem.kind != "classification":
-            raise UserError(
-                f"adapt takes images and their classes; this model is for {self.method.problem.kind}. "
-                "Use its method's amortize and predictive."
-            )
-        x = self._images(images)
-        of_points = labels.tolist() if isinstance(labels, np.ndarray | torch.Tensor) else list(labels)  # type: ignore[arg-type]
-        try:
-            classes = tuple(sorted(set(of_points)))
-        except TypeError as error:
-            raise UserError(f"labels must be numbers, or texts, one for each image; got others: {error}.") from error
-        if len(of_points) != x.shape[1] or len(classes) < 2:
-            raise UserError(
-                f"a support set needs a label for each image, and at least two classes; got {len(of_points)} labels of "
-                f"{len(classes)} classes for {x.shape[1]} images."
-            )
-        y = torch.tensor([[classes.index(label) for label in of_points]], device=x.device)
-        with self._computing():
-            return AdaptedModel(self, classes, self.method.amortize(Labeled(x, y, len(classes))))
-
-    @contextlib.contextmanager
-    def _computing(self) -> Iterator[None]:
-        """As in evaluation; what is drawn is the same each time, and nobody else's generator moves."""
-        device = self.trial.device
-        with (
-            torch.no_grad(),
-            SCORED.applied(),
-            torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
-        ):
-            torch.manual_seed(seed_from("prediction", self.trial.seed))
-            yield
-
-    def _images(self, images: ArrayLike) -> torch.Tensor:
-        """One task's images as the method takes them, ``[1, point, channel, height, width]``."""
-        shape = self.method.problem.input_shape
-        try:
-            array = np.asarray(images)
-        except (TypeError, ValueError) as error:  # a tensor of a GPU; lists of unequal lengths
-            raise UserError(f"images must be an array in the CPU's memory; these are none: {error}.") from error
-        if array.ndim == 3 and shape[0] == 1:
-            array = array[:, None]
-        if array.ndim != 4 or array.shape[1:] != shape or not len(array):
-            raise UserError(
-                f"images must be [point, {', '.join(map(str, shape))}], and at least one; got {array.shape}."
-            )
-        if array.dtype.kind not in "buif":
-            raise UserError(f"images must be numbers; these are of the type {array.dtype}.")
-        largest = 255 if array.dtype.kind in "ui" else 1
-        if not (array.min() >= 0 and array.max() <= largest):  # which NaN is not, either
-            raise UserError(
-                f"images must be integers from 0 to 255, or floating-point numbers in [0, 1]; these are {array.dtype} "
-                f"from {array.min()} to {array.max()}."
-            )
-        return torch.as_tensor(array / largest, dtype=torch.float32, device=self.trial.device).unsqueeze(0)
-
-
-@dataclass(frozen=True, eq=False)
-class AdaptedModel:
-    """A model that was adapted to one task.
-
-    Attributes:
-        model: the trained model.
-        classes: the labels of the support set, sorted; columns of :meth:`predict`.
-        posterior: q(psi | D).
-    """
-
-    model: Model
-    classes: tuple[Any, ...]
-    posterior: Posterior[Any]
-
-    def predict(self, images: ArrayLike) -> NDArray[np.float64]:
-        """Predictive probabilities ``[point, class]`` in the order of ``classes``; images as in :meth:`Model.adapt`.
-
-        Raises:
-            UserError: images of another shape than the model's.
-        """
-        x = self.model._images(images)
-        parts = []
-        for some in x.split(POINTS_AT_ONCE, dim=1):
-            with self.model._computing():
-                predictive: Any = to_float64(self.model.method.predictive(self.posterior, some))
-                parts.append(predictive.probs[0].cpu().numpy())
-        return np.concatenate(parts)
+        return self.trial.family.picture_form(self.trial.data, self.shape_of_pictures)
 
 
 def fit(
@@ -296,12 +202,13 @@ def _with_data(trial: Trial, bench: Bench | None) -> Trial:
     return dataclasses.replace(trial, data=bench.data)
 
 
-def load(source: str | Path, *, device: str = "cpu", trust_code: bool = False) -> Model:
+def load(source: str | Path, *, device: str = "cpu", trust_code: bool = False) -> Model | WrappedModel:
     """A trained model: that behind a record, an exported one, or one that ships with the suite.
 
     Args:
         source: a record's file, ``FOLDER/records/BENCH/METHOD/NAME.json``, with the checkpoint in the same results
-            folder; a file of :func:`export`; or a name of ``list models``.
+            folder; a file of :func:`export`; a name of ``list models``; or the place of a wrapped model, as
+            ``my_file.py:name``.
         device: where the model is.
         trust_code: whether a network of your own is run that an exported model names.
 
@@ -309,6 +216,11 @@ def load(source: str | Path, *, device: str = "cpu", trust_code: bool = False) -
         UserError: no such record, checkpoint, file or name; one that is damaged; or a method that is not installed or
             has changed since.
     """
+    if is_place(str(source)) and Path(source).suffix not in (ENDING, ".json"):
+        plugin = registry.method(registry.method_at(str(source)))
+        if not issubclass(plugin, Wrapped):
+            raise UserError(f"a model of your own code is what wrap returns; {source} is a method. Train it with fit.")
+        return WrappedModel(plugin, resolve_device(device))
     shipped = exports()
     path = shipped.get(str(source)) or given_path(source)
     if not (path.suffix or path.exists()):

@@ -49,7 +49,11 @@ def export(
 
 def predict(
     model: Annotated[
-        str, typer.Option(metavar="RECORD|FILE|NAME", help="A record, an exported model, or a name of `list models`.")
+        str,
+        typer.Option(
+            metavar="RECORD|FILE|NAME",
+            help="A record, an exported model, a name of `list models`, or a wrapped model (my_file.py:name).",
+        ),
     ],
     support: Annotated[
         Path, typer.Option(parser=given_path, metavar="DIR", help="A folder a class, each with pictures of it.")

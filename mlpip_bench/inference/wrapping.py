@@ -14,6 +14,7 @@ from torch.distributions import Categorical, Distribution
 from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
+from mlpip_bench.nn.backbone import InputShape
 from mlpip_bench.nn.weights import Outside
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.utils.errors import TrialError, UserError, one_line
@@ -32,7 +33,8 @@ def wrap(
     backbone: str = "",
     network: nn.Module | None = None,
     weights: str | Path | None = None,
-) -> type[Method[Any]]:
+    input_shape: InputShape | None = None,
+) -> type[Wrapped]:
     """A method out of a function that classifies the queries of one task.
 
     It is measured as all others are, and never trained. ``--methods my_file.py:my_model`` runs what a file has as
@@ -46,6 +48,8 @@ def wrap(
         trained_on: the data that it was trained on, for tables; ``nothing`` if none.
         backbone: what its network is, for tables; left out, the class of ``network``.
         network: whose parameters are counted, and must stay as they are.
+        input_shape: ``(channel, height, width)`` of the images that it takes, which ``predict`` makes of pictures; None
+            where it takes any.
         weights: their file, which then is part of keys, and whose SHA-256 is in records.
 
     Raises:
@@ -74,6 +78,7 @@ def wrap(
         "outside": outside,
         "network_name": backbone or (type(network).__name__ if network is not None else "its own"),
         "network": (network,),
+        "takes": input_shape,
         "_tried": set(),
     }
     return type("Wrapped", (Wrapped,), members)
@@ -93,6 +98,7 @@ class Wrapped(Method[SupportSet]):
     Attributes:
         function: what is asked.
         outputs: what it gives.
+        takes: the shape of its images; None for any.
         network: its network, if it is known, as the only one of a tuple.
     """
 
@@ -102,6 +108,7 @@ class Wrapped(Method[SupportSet]):
     function: ClassVar[Callable[..., Any]]
     outputs: ClassVar[Outputs]
     network: ClassVar[tuple[nn.Module | None]]
+    takes: ClassVar[InputShape | None]
     _tried: ClassVar[set[tuple[object, ...]]]
 
     @property
@@ -113,6 +120,12 @@ class Wrapped(Method[SupportSet]):
     @classmethod
     def check(cls, problem: Problem, settings: Any) -> None:  # noqa: ARG003  # there are none
         """Ask the function about a small task of random images, and refuse what it must not give or do."""
+        if cls.takes not in (None, problem.input_shape):
+            shapes = ["x".join(map(str, shape)) for shape in (cls.takes, problem.input_shape) if shape]
+            raise UserError(
+                f"a wrapped model takes images of the shape that it says, {shapes[0]} (channels, height, width); those "
+                f"of the bench are {shapes[1]}."
+            )
         tried = problem.input_shape, problem.way
         if tried in cls._tried:
             return

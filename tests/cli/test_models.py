@@ -84,7 +84,7 @@ def test_record_and_export_give_what_the_method_computes_by_hand(method, finishe
     model = mb.load(finished / f"{method}.safetensors")
     batch = mb.load_bench("omni5w1s", source="procedural").sample(1, queries=2)
     numbers = [int(Path(file).stem.partition("-")[0]) for file in files]
-    with torch.random.fork_rng(), model._computing():
+    with torch.random.fork_rng(), model.computing():
         q = model.method.amortize(Labeled(batch.support.x, batch.support.y, 5))
         by_hand = model.method.predictive(q, batch.query.x[:, numbers])
         probs = by_hand.probs[0] if hasattr(by_hand, "probs") else None
@@ -128,7 +128,7 @@ def test_queries_are_asked_a_part_at_a_time(finished, task, monkeypatch):
     adapted = model.adapt(model.pictures.read(support), [path.parent.name for path in support])
     queries = model.pictures.read(sorted((task / "query").rglob("*.png")))
     together = adapted.predict(queries)
-    monkeypatch.setattr("mlpip_bench.api.models.POINTS_AT_ONCE", 3)
+    monkeypatch.setattr("mlpip_bench.api.adapting.POINTS_AT_ONCE", 3)
     assert adapted.predict(queries) == pytest.approx(together, abs=1e-6)
 
 
