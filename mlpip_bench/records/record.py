@@ -106,7 +106,7 @@ class Record:
             test tasks are drawn from, where there are classes.
         backbone: ``name``, ``spec`` (all settings) and ``input_shape`` of the network from inputs to features.
         inductive: whether each query was predicted without sight of the others.
-        device: ``cpu`` or ``cuda``.
+        device: ``cpu`` or ``cuda``; of imported scores what their user says, else ``outside``.
         training: ``iterations``, ``tasks_seen``, ``seconds``, ``best_iteration``, ``history``, and ``chosen``, the
             iteration that each metric of validation chose; ``history_seconds``, the time until each entry of the
             history, None where that was not noted; ``swept`` names settings that a sweep varied; ``tuning``
