@@ -69,6 +69,14 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
         """
 
     @classmethod
+    def check_norm(cls, input_shape: InputShape, settings: Any, norm: NormMode) -> None:
+        """Refuse a norm that the network cannot have, before any work; the default refuses none.
+
+        Raises:
+            UserError: what the rule is, what came, what to do.
+        """
+
+    @classmethod
     def pretrained(cls, settings: Any) -> Outside | None:  # noqa: ARG003  # for those that override it
         """What its parameters were trained on before, somewhere else; None where they are initial ones."""
         return None
@@ -228,6 +236,7 @@ class BackboneSpec:
                 f"norm own is ordinary batch norm, of a network that has it; {self.name} has none. Use another: "
                 f"{', '.join(NORM_MODES)}."
             )
+        self.plugin.check_norm(self.input_shape, self.settings, asked)
         return asked if self.plugin.normalizes else DEFAULT_NORM
 
     @property

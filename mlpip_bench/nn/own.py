@@ -21,7 +21,7 @@ from mlpip_bench.nn.backbone import InputShape
 from mlpip_bench.nn.network import NetworkBackbone
 from mlpip_bench.nn.normalization import Statistics
 from mlpip_bench.nn.weights import Outside, load_strictly, read_weights
-from mlpip_bench.utils.choices import DEFAULT_NORM, NormMode
+from mlpip_bench.utils.choices import OWN_NORM, NormMode
 from mlpip_bench.utils.errors import TrialError, UserError, one_line
 from mlpip_bench.utils.places import object_at
 from mlpip_bench.utils.process_state import no_end
@@ -45,7 +45,7 @@ class OwnNetwork(NetworkBackbone):
     build: ClassVar[Callable[..., Any]]
     place: ClassVar[str]
     takes_shape: ClassVar[bool]
-    _tried: ClassVar[set[tuple[InputShape, Any]]]
+    _tried: ClassVar[set[tuple[InputShape, Any, NormMode]]]
 
     def __init__(self, input_shape: InputShape, settings: Any, norm: NormMode, *, dropout: bool = False) -> None:
         super().__init__(input_shape, settings, norm, dropout=dropout)
@@ -55,15 +55,28 @@ class OwnNetwork(NetworkBackbone):
     @classmethod
     def check(cls, input_shape: InputShape, settings: Any) -> None:
         """Refuse a network that cannot be built, does not take such images, or sees more than one of them at a time."""
-        if (input_shape, settings) in cls._tried:
+        cls._try(input_shape, settings, OWN_NORM)
+
+    @classmethod
+    def check_norm(cls, input_shape: InputShape, settings: Any, norm: NormMode) -> None:
+        """Refuse batch norm that the suite's normalization cannot stand for."""
+        cls._try(input_shape, settings, norm)
+
+    @classmethod
+    def _try(cls, input_shape: InputShape, settings: Any, norm: NormMode) -> None:
+        tried = input_shape, settings, norm
+        if tried in cls._tried:
             return
-        cls._tried.add((input_shape, settings))  # at once, since what is built is checked
+        building = input_shape, settings, OWN_NORM  # what is built is checked
+        cls._tried |= {tried, building}
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
-                cls(input_shape, settings, DEFAULT_NORM)._check_alone()
+                network = cls(input_shape, settings, norm)
+                if norm != "transductive":
+                    network._check_alone()
         except BaseException as error:
-            cls._tried.remove((input_shape, settings))
+            cls._tried -= {tried, building}
             if isinstance(error, TrialError):  # nothing is being tried yet
                 raise UserError(str(error)) from error
             raise

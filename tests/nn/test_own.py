@@ -76,6 +76,10 @@ NETWORK = """
         return nn.Sequential(layer, layer, nn.Flatten())
 
 
+    def with_another_epsilon(input_shape):
+        return nn.Sequential(nn.BatchNorm2d(input_shape[0], eps=1e-3), nn.Flatten())
+
+
     number = 5
 """
 
@@ -139,6 +143,7 @@ def test_classes_and_functions_without_parameters_are_taken(name, settings, file
         ("has_no_default", "width has none"),
         ("takes_frozen", "has a parameter frozen. Rename it"),
         ("twice", "0 is used twice"),
+        ("with_another_epsilon", r"0 has epsilon 0.001. Keep the network's own \(--norm own\)"),
         ("number", "takes a function that returns a network; .*:number is of type int"),
         ("nothing", "network.py has no nothing"),
         ("build,widht=4", "unknown setting.*Did you mean 'width'"),
@@ -165,6 +170,8 @@ def test_own_norm_is_that_of_networks_that_have_one(file, tmp_path):
     result = run(tmp_path, f"{file}:build", "--norm", "own", "--protocols", "accuracy")
     assert result.exit_code == 0, result.output
     assert {json.loads(p.read_text())["config"]["norm"] for p in (tmp_path / "runs").rglob("accuracy*.json")} == {"own"}
+    result = run(tmp_path, f"{file}:with_another_epsilon", "--norm", "own", "--dry-run")
+    assert result.exit_code == 0, result.output
     result = run(tmp_path, "mlp", "--norm", "own")
     assert result.exit_code == 2
     assert "mlp has none" in result.output
