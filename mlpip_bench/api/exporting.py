@@ -10,6 +10,7 @@ from mlpip_bench.datasets.terms import Terms, terms_of
 from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.execution import exporting, restoring
 from mlpip_bench.execution.measuring import make_record
+from mlpip_bench.inference.wrapping import Wrapped
 from mlpip_bench.records.exports import ENDING
 from mlpip_bench.records.record import Record
 from mlpip_bench.reporting.model_card import MARK, Credits, model_card
@@ -43,8 +44,8 @@ def export(model: Model | str | Path, path: str | Path, *, data_root: str | Path
     place_of_card = target.with_suffix(".md")
     _check_card(place_of_card)
     trained = model if isinstance(model, Model) else load(model)
-    if not isinstance(trained, Model):
-        raise UserError(f"what the suite has trained is exported; {model} is a function, which stays where it is.")
+    if not isinstance(trained, Model) or isinstance(trained.method, Wrapped):
+        raise UserError("what the suite has trained is exported; a wrapped function stays in your own code.")
     scored: list[Record] = []
     if trained.record is not None and trained.record.scores:  # which one of an export has not
         if isinstance(model, Model):

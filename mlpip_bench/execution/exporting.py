@@ -15,6 +15,7 @@ from mlpip_bench.records.record import Record
 from mlpip_bench.training.checkpoints import State, TrainingState
 from mlpip_bench.utils.errors import UserError, message_in_one_line
 from mlpip_bench.utils.files import write_atomically
+from mlpip_bench.utils.places import is_place
 
 _OF_TEST = ("test_on", "test_classes")
 """What a record says of data that the trained model knows nothing of."""
@@ -65,12 +66,13 @@ def read(path: Path, device: torch.device, *, trust_code: bool = False) -> Train
         UserError: the file is damaged or none, or its method or backbone is not installed or has changed since.
     """
     record, file = exports.read(path)
-    plugins = record.environment.get("code", {}).get("plugins", {})
-    own = [name for name in (str(record.backbone["name"]), *plugins) if ":" in name]
+    code = record.environment.get("code", {})
+    named = (str(record.backbone["name"]), *code.get("plugins", {}), code.get("place", ""))
+    own = [name for name in named if is_place(name)]
     if own and not trust_code:
         raise UserError(
-            f"an exported model runs no code that does not ship with a plugin, unless you say so; {path} names the "
-            f"network {own[0]}. If you know that file or module, pass --trust-code (trust_code=True in Python)."
+            f"an exported model runs no code that does not ship with a plugin, unless you say so; {path} names "
+            f"{own[0]}. If you know that file or module, pass --trust-code (trust_code=True in Python)."
         )
     trial = checked(
         record, path, lambda trial: trial.training_key, advice="Install the version that its model card names."

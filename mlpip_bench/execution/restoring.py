@@ -170,7 +170,7 @@ def trial_of(record: Record) -> Trial:
         protocol_settings=_protocol_settings(record),
         query_concentration=config.get("query_concentration"),
         pretraining=Pretraining(**config["pretraining"]) if "pretraining" in config else None,
-        init=Outside(Path(config["init"]["path"]), config["init"]["saw"]) if "init" in config else None,
+        init=Outside(**{**config["init"], "path": Path(config["init"]["path"])}) if "init" in config else None,
         tested_on=_tested_on(bench, data["test_on"]) if "test_on" in data else None,
     )
 

@@ -14,6 +14,7 @@ from mlpip_bench.inference.method import Method, TrainingPlan
 from mlpip_bench.inference.pretraining import Pretraining
 from mlpip_bench.nn.backbone import Backbone, BackboneSpec, NoBackbone
 from mlpip_bench.nn.weights import Outside, load_strictly, read_weights
+from mlpip_bench.records import exports
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.training.checkpoints import TrainingState, iterations_done, load_checkpoint
 from mlpip_bench.training.pretraining import backbone_state, images_of, pretrain
@@ -30,12 +31,24 @@ def init_of(config: RunConfig) -> Outside | None:
     """The file of parameters that a run's methods start from."""
     if config.init is None:
         return None
-    if not config.init_trained_on.strip():
+    saw = config.init_trained_on.strip() or _saw(config.init)
+    if not saw:
         raise UserError(
             f"--init needs what the parameters were trained on, which decides what a result means: --init "
             f"{config.init},trained_on=TEXT."
         )
-    return Outside(config.init, config.init_trained_on)
+    return Outside.of(config.init, saw)
+
+
+def _saw(path: Path) -> str:
+    """What an exported model says that it was trained on; empty of another file."""
+    if path.suffix != exports.ENDING:
+        return ""
+    try:
+        record, _ = exports.read(path)
+    except UserError:  # another program's
+        return ""
+    return f"{record.bench} of {record.data['name']} ({record.data['source']})"
 
 
 def pretraining_of(config: RunConfig, plugin: type[Method[Any]], backbone: BackboneSpec) -> Pretraining | None:

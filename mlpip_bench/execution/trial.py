@@ -168,7 +168,7 @@ class Trial:
             "settings": as_json(self.settings),
             **({"tuned": self.tuning.in_words} if self.tuning else {}),
             **({"pretraining": as_json(self.pretraining)} if self.pretraining else {}),
-            **({"init": {"path": str(self.init.path), "saw": self.init.saw}} if self.init else {}),
+            **({"init": as_json(self.init)} if self.init else {}),
         }
 
     @property

@@ -68,7 +68,7 @@ def wrap(
     if weights is not None and not outside:
         raise UserError(f"weights were trained on something; {weights} are given, and trained_on='nothing'.")
     if weights is not None:
-        outside |= {**Outside(given_path(weights), trained_on).facts, "what": "wrapped model"}
+        outside |= {**Outside.of(given_path(weights), trained_on).facts, "what": "wrapped model"}
     name = getattr(function, "__name__", type(function).__name__)
     members: dict[str, Any] = {
         "__doc__": f"The function {name}, as it is.",

@@ -84,7 +84,7 @@ class OwnNetwork(NetworkBackbone):
     @classmethod
     def pretrained(cls, settings: Any) -> Outside | None:
         """The file of weights, if there is one."""
-        return None if settings.weights is None else Outside(settings.weights, settings.trained_on)
+        return None if settings.weights is None else Outside.of(settings.weights, settings.trained_on)
 
     def build_network(self) -> nn.Module:
         """What the user's function returns, with the weights of a file if there is one."""

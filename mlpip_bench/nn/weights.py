@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import pickle
 from collections.abc import Mapping
@@ -24,23 +23,25 @@ class Outside:
     Attributes:
         path: of their file.
         saw: the data that they were trained on.
+        sha256: of its bytes, in hexadecimal.
     """
 
     path: Path
     saw: str
+    sha256: str
 
-    @functools.cached_property
-    def sha256(self) -> str:
-        """Of its bytes, in hexadecimal.
+    @classmethod
+    def of(cls, path: Path, saw: str) -> Outside:
+        """Those of a file as it is now.
 
         Raises:
             UserError: it cannot be read.
         """
         try:
-            with open_file(self.path) as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+            with open_file(path) as file:
+                return cls(path, saw, hashlib.file_digest(file, "sha256").hexdigest())
         except OSError as error:
-            raise _unreadable(self.path, error) from error
+            raise _unreadable(path, error) from error
 
     @property
     def facts(self) -> dict[str, str]:

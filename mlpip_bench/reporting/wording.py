@@ -89,9 +89,9 @@ def span(values: Iterable[str]) -> str:
     return ordered[0] if len(ordered) == 1 else f"{ordered[0]}–{ordered[-1]}"  # noqa: RUF001  # an en dash
 
 
-def budget_in_words(preset: str, iterations: str) -> str:
+def budget_in_words(preset: str, iterations: str, unit: str = "it") -> str:
     """The preset and iterations of training; of a model that is not trained here the preset alone, for its test."""
-    return f"{preset}, not trained" if iterations == "0" else f"{preset}, {iterations} it"
+    return f"{preset}, not trained" if iterations == "0" else f"{preset}, {iterations} {unit}"
 
 
 def duration(seconds: float) -> str:

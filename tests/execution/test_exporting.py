@@ -157,7 +157,7 @@ def test_a_network_of_ones_own_is_run_only_where_it_is_trusted(tmp_path, monkeyp
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     (tmp_path / "elsewhere" / "mine.py").write_text(NETWORK.format(ran=str(ran)))  # another place is another module
-    with pytest.raises(UserError, match=r"runs no code .*names the network mine\.py:build.* --trust-code"):
+    with pytest.raises(UserError, match=r"runs no code .*names mine\.py:build.* --trust-code"):
         mb.load(tmp_path / exported)
     assert not ran.exists()
     assert mb.load(tmp_path / exported, trust_code=True).trial.backbone.name == "mine.py:build"
@@ -173,7 +173,7 @@ def test_a_network_of_ones_own_is_run_only_where_it_is_trusted(tmp_path, monkeyp
 def test_code_that_only_fingerprints_would_import_is_not_run_either(exported, tmp_path):
     (tmp_path / "mine.py").write_text(NETWORK.format(ran=str(tmp_path / "ran")))
     code = {**exports.read(exported)[0].environment["code"], "plugins": {f"backbone {tmp_path}/mine.py:build": "0"}}
-    with pytest.raises(UserError, match=r"runs no code .*names the network backbone .*mine\.py:build"):
+    with pytest.raises(UserError, match=r"runs no code .*names backbone .*mine\.py:build"):
         mb.load(changed(exported, environment={"code": code}))
     assert not (tmp_path / "ran").exists()
 

@@ -9,8 +9,11 @@ from safetensors.torch import save_file
 
 import mlpip_bench
 from builders import budget, invoke, make_config
+from mlpip_bench.execution.cleaning import leftovers
+from mlpip_bench.execution.estimates import estimate_all
 from mlpip_bench.execution.planning import plan_trials
 from mlpip_bench.execution.starting import begin
+from mlpip_bench.execution.status import survey
 from mlpip_bench.nn.backbone import Backbone
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record
@@ -143,6 +146,40 @@ def test_one_pre_training_is_shared_by_methods_and_seeds_and_counted_for_each(tm
     assert "pre-training 24 images" in (tmp_path / "tables" / "accuracy.md").read_text()
     assert run(tmp_path, *options, "--overwrite", "always", methods="versa").exit_code == 0
     assert shared.stat().st_mtime_ns == written
+
+
+def test_an_exported_model_says_itself_what_it_saw(trained, tmp_path):
+    path = next((trained / "records" / "omni5w1s" / "protonets").glob("accuracy-*.json"))
+    file = mlpip_bench.export(path, tmp_path / "model.safetensors")
+    result = run(tmp_path / "r", "--norm", "running", "--init", file, "--evaluate-only", "--protocols", "accuracy")
+    assert result.exit_code == 0, result.output
+    assert scores(record(tmp_path / "r")) == scores(record(trained))
+    assert record(tmp_path / "r").training["pretraining"]["saw"] == "omni5w1s of glyphs (procedural)"
+
+
+def test_a_record_is_loaded_without_the_file_that_it_started_from(trained, tmp_path):
+    file = tmp_path / "start.pt"
+    file.write_bytes(checkpoint(trained).read_bytes())
+    assert run(tmp_path / "r", "--norm", "running", "--init", f"{file},trained_on=x").exit_code == 0
+    file.unlink()
+    assert mlpip_bench.load(tmp_path / "r" / "records" / record(tmp_path / "r").filename).training.iteration == 4
+
+
+def test_the_time_of_a_pre_training_is_estimated_once(tmp_path, monkeypatch):
+    seconds = []
+    monkeypatch.setattr("mlpip_bench.execution.estimates._seconds", lambda work, device: 1.0)
+    for more in ({}, {"pretrain": "classify", "pretrain_settings": {"iterations": 500, "batch_size": 4}}):
+        asked = make_config(tmp_path, methods=("protonets", "versa"), norms=("running",), **more)
+        found = estimate_all(survey(plan_trials(asked), asked), asked, Quiet())
+        seconds.append(sum(estimate.seconds for estimate in found.values()))
+    assert seconds[1] - seconds[0] == pytest.approx(500)
+
+
+def test_a_network_that_records_share_can_be_cleaned_up(tmp_path):
+    assert run(tmp_path, "--pretrain", "classify,iterations=2,batch_size=8", "--protocols", "accuracy").exit_code == 0
+    (shared,) = (tmp_path / "checkpoints" / "pretraining").rglob("*.pt")
+    assert shared in {leftover.path for leftover in leftovers(tmp_path, ["checkpoints"])}
+    assert not leftovers(tmp_path, ["unfinished"])
 
 
 def test_methods_begin_with_the_network_of_the_pre_training(tmp_path):
