@@ -24,6 +24,7 @@ from mlpip_bench.nn.backbone import Backbone, BackboneSpec, InputShape
 from mlpip_bench.nn.normalization import Statistics
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.tasks.kernels import Kernel
+from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.utils.choices import NormMode
 from mlpip_bench.utils.settings import NoSettings
 
@@ -185,8 +186,8 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
         gaussian_weights: whether q(psi | D) of a regression is a Gaussian over weights and bias of a linear function of
             the features, which may be compared with the exact posterior where that is known.
         Settings: frozen dataclass of the method's own settings, with defaults.
-        trainable: whether there is anything that meta-training changes; a method without is tested as it is built, or as
-            its pre-training left it.
+        trainable: whether there is anything that meta-training changes; a method without is tested as it is built, or
+            as its pre-training left it.
         pretraining: how its backbone is trained before it, unless a run says otherwise; None where it is not.
         presets: what a budget changes: ``{preset: {"*" | kind of task | data set | bench: {field: value}}}`` over the
             fields of :class:`TrainingPlan` and ``Settings``; the more specific entry wins.
@@ -227,6 +228,12 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
 
         Raises:
             UserError: what the rule is, what came, what to do.
+        """
+
+    def prepare(self, training: Stream) -> None:
+        """What a method that is not trained needs of the training tasks before it is tested; the default needs nothing.
+
+        It sets buffers, such as the mean of their features. The method is in evaluation mode, without autograd.
         """
 
     def with_settings(self, settings: Any) -> Self:
