@@ -401,6 +401,12 @@ def linear_problem(dimension: int, noise_std: float = 0.5) -> Problem:
     return Problem(spec, "metabn", 1, "regression", noise_std, kernel=LinearKernel())
 
 
+def trained_classifiers() -> list[str]:
+    """Registered methods that classify, and that are trained."""
+    plugins = {name: registry.method(name) for name in registry.method_names()}
+    return [name for name, plugin in plugins.items() if plugin.trainable and "classification" in plugin.handles]
+
+
 def make_method(
     name: str, norm: Any = "metabn", way: int = 3, *, spec: BackboneSpec = SMALL, **settings: object
 ) -> Method[Any]:

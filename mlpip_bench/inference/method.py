@@ -24,6 +24,7 @@ from mlpip_bench.nn.backbone import Backbone, BackboneSpec, InputShape
 from mlpip_bench.nn.normalization import Statistics
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.tasks.kernels import Kernel
+from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.utils.choices import NormMode
 from mlpip_bench.utils.settings import NoSettings
 
@@ -237,6 +238,12 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
 
         Raises:
             UserError: what the rule is, what came, what to do.
+        """
+
+    def prepare(self, training: Stream) -> None:
+        """What a method that is not trained needs of the training tasks before it is tested; the default needs nothing.
+
+        It sets buffers, such as the mean of their features. The method is in evaluation mode, without autograd.
         """
 
     def with_settings(self, settings: Any) -> Self:

@@ -173,9 +173,9 @@ class Case:
         return log_density.exp() if self.kind == "classification" else log_density
 
 
-def trained_parameters(method: nn.Module) -> dict[str, nn.Parameter]:
+def trained_parameters(method: Method[Any]) -> dict[str, nn.Parameter]:
     """Parameters that are trained, by name."""
-    return {name: p for name, p in method.named_parameters() if p.requires_grad}
+    return {name: p for name, p in method.named_parameters() if p.requires_grad and method.trainable}
 
 
 def seeded_loss(method: Method[Any], batch: TaskBatch, seed: int = 0) -> Tensor:

@@ -28,8 +28,10 @@ def assert_same(got: Tensor, expected: Tensor, what: str, tolerance: float = ROU
         raise CheckFailedError(f"{what}: they differ by {worst:.2g}, where {tolerance:.1g} can be explained")
 
 
-def parameters_of(method: nn.Module) -> dict[str, nn.Parameter]:
+def parameters_of(method: Method[Any]) -> dict[str, nn.Parameter]:
     """The same, of a method that has some."""
+    if not method.trainable:
+        raise NotApplicableError("it is not trained")
     if not (found := trained_parameters(method)):
         raise NotApplicableError("no parameters")
     return found

@@ -24,6 +24,7 @@ from mlpip_bench.training.steps import optimizer_of, step_of
 from mlpip_bench.utils import interrupts
 from mlpip_bench.utils.choices import Graph
 from mlpip_bench.utils.errors import TrialError, UserError
+from mlpip_bench.utils.numerics import SCORED
 from mlpip_bench.utils.progress import Quiet, Step
 from mlpip_bench.utils.seeding import seed_from
 
@@ -57,7 +58,7 @@ def train(
     An iteration is a function of the state before it and of its number alone: its tasks come from a
     fixed stream and its noise from a seed of its own. So a resumed run gives the numbers of an
     uninterrupted one, on a CPU bit for bit. Where there is nothing to train, or no iteration is asked for, the model is
-    validated once: no step is taken, and no running average moves.
+    prepared and validated once: no step is taken, and no running average moves.
 
     Args:
         method: on its device; holds the last state afterward.
@@ -98,7 +99,7 @@ def train(
     before, began = state.seconds, time.monotonic()
     saved = began
 
-    trains = plan.iterations > 0 and any(p.requires_grad for p in method.parameters())
+    trains = method.trainable and plan.iterations > 0 and any(p.requires_grad for p in method.parameters())
     take_step = step_of(method, optimizer, plan, graph=graph, device=device, say=say or Quiet().say)
     unread: list[tuple[int, float, Tensor]] = []
     points: defaultdict[int, dict[str, float]] = defaultdict(dict)
@@ -152,6 +153,9 @@ def train(
             validate(state.unvalidated)
         if not trains and not state.history:
             state.iteration = plan.iterations
+            method.eval()
+            with torch.no_grad(), SCORED.applied():
+                method.prepare(training)
             validate(None)
         while state.iteration < plan.iterations:
             torch.manual_seed(seed_from("noise", seed, state.iteration))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from builders import backbone, make_method, make_pool
+from builders import backbone, make_method, make_pool, trained_classifiers
 from mlpip_bench import registry
 from mlpip_bench.evaluation.metrics import ACCURACY, NLL
 from mlpip_bench.evaluation.predict import predict, score
@@ -51,7 +51,7 @@ class Killed(BaseException):
     """Stands for a kill: nothing catches it on the way."""
 
 
-@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("name", trained_classifiers())
 @pytest.mark.parametrize("kills", [[1], [3, 7], [5, 6, 11]])
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(name, kills, tmp_path, monkeypatch):
     whole = run(build(name), checkpoint=tmp_path / "whole.pt")
@@ -409,6 +409,27 @@ def test_a_damaged_checkpoint_is_named_and_never_run(how, tmp_path):
     assert str(path) in str(error.value)
     assert "Delete it" in str(error.value)
     assert not Path("/tmp/mlpip_bench_was_attacked").exists()
+
+
+def test_a_method_is_prepared_once_before_its_one_validation_and_not_where_it_is_trained(tmp_path):
+    training, validation = streams()
+    plugin, asked = registry.method("nearest_mean"), []
+
+    class Noted(plugin):
+        def prepare(self, training):
+            asked.append((training, self.training, torch.is_grad_enabled()))
+            super().prepare(training)
+
+    for trainable, prepared in ((False, 1), (False, 1), (True, 1)):  # the second goes on where the first ended
+        Noted.trainable = trainable
+        method = Noted(make_method("nearest_mean", spec=SPEC).problem, plugin.Settings(center_tasks=2))
+        method.register_parameter("unused", torch.nn.Parameter(torch.zeros(())))
+        checkpoint = tmp_path / f"{trainable}.pt"
+        plan = dataclasses.replace(PLAN, iterations=1)
+        if trainable:
+            method.loss = lambda batch, method=method: method.unused * batch.query.x.sum()
+        loop.train(method, plan, training, validation, metrics=METRICS, seed=0, checkpoint=checkpoint)
+        assert asked == [(training, False, False)] * prepared
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
