@@ -173,10 +173,15 @@ _GROUPS = ("settings", "protocol_settings", "pretraining", "init", "seed")
 """Of a configuration: what has names of its own among the facts, and the seed, which is none."""
 
 
+_OF_TRAINING = ("tasks_per_batch", "train_queries", "learning_rate", "halve_every", "validate_every")
+"""Of a configuration: what means nothing where nothing is trained."""
+
+
 def _facts(record: Record, score: Scores) -> dict[str, object]:
     before = record.training.get("pretraining", {})
+    left_out = _GROUPS + (() if record.config["iterations"] else _OF_TRAINING)
     return {
-        **{name: value for name, value in record.config.items() if name not in _GROUPS},
+        **{name: value for name, value in record.config.items() if name not in left_out},
         **{f"settings.{name}": value for name, value in record.config.get("settings", {}).items()},
         **{f"protocol.{name}": value for name, value in record.config.get("protocol_settings", {}).items()},
         **{f"pretraining.{name}": value for name, value in record.config.get("pretraining", {}).items()},
