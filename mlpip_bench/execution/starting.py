@@ -125,8 +125,7 @@ def begin(
     if trial.init is not None:
         _load(method, trial.init)
     if trial.pretraining is None:
-        outside = trial.init or trial.backbone.outside
-        return method, dict(trial.plugin.outside) if outside is None else outside.facts
+        return method, dict(trial.outside)
     trained = _pretrained(trial, trial.pretraining, streams, folder, reporter)
     for part in method.modules():
         if isinstance(part, Backbone):

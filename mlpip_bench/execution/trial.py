@@ -187,6 +187,12 @@ class Trial:
         return {} if self.query_concentration is None else {"query_concentration": self.query_concentration}
 
     @property
+    def outside(self) -> Mapping[str, str]:
+        """What a record says of parameters that were trained somewhere else; nothing where none were."""
+        found = self.init or self.backbone.outside
+        return self.plugin.outside if found is None else found.facts
+
+    @property
     def backbone_facts(self) -> dict[str, Any]:
         """What a record says of the backbone."""
         chosen = self.backbone

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
@@ -216,7 +217,7 @@ class BackboneSpec:
         """The name by which its plugin is found; empty where there is none."""
         return "" if self.plugin is NoBackbone else self.name
 
-    @property
+    @functools.cached_property
     def outside(self) -> Outside | None:
         """What its parameters were trained on before, somewhere else."""
         return self.plugin.pretrained(self.settings)

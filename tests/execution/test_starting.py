@@ -165,6 +165,21 @@ def test_a_record_is_loaded_without_the_file_that_it_started_from(trained, tmp_p
     assert mlpip_bench.load(tmp_path / "r" / "records" / record(tmp_path / "r").filename).training.iteration == 4
 
 
+def test_a_file_that_has_changed_since_is_one_error(trained, tmp_path):
+    file, options = tmp_path / "start.pt", ("--norm", "running", "--evaluate-only", "--protocols", "accuracy")
+    state = load_checkpoint(checkpoint(trained)).best_model
+    for number in range(2):
+        torch.save({name: value + number for name, value in state.items()}, file)
+        result = run(tmp_path / "r", *options, "--init", f"{file},trained_on=x")
+        assert result.exit_code == (2 if number else 0), result.output
+    assert "start.pt has SHA-256" in result.output
+    first = record(tmp_path / "r").training["pretraining"]["sha256"]
+    assert f"had {first[:12]}" in result.output
+    for more in (("--overwrite", "always"), ()):  # now there are records of both
+        assert run(tmp_path / "r", *options, "--init", f"{file},trained_on=x", *more).exit_code == 0
+    assert run(tmp_path / "other", *options, "--init", f"{file},trained_on=x").exit_code == 0
+
+
 def test_the_time_of_a_pre_training_is_estimated_once(tmp_path, monkeypatch):
     seconds = []
     monkeypatch.setattr("mlpip_bench.execution.estimates._seconds", lambda work, device: 1.0)
