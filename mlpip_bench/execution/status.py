@@ -94,7 +94,7 @@ def _check_files(trials: Sequence[Trial], records: Iterable[Record]) -> None:
         if found and (now := trial.outside["sha256"]) not in found:
             digest, record = next(iter(found.items()))
             raise UserError(
-                f"a file of parameters stays what it was while there are records of it; {place} has SHA-256 {now[:12]}, "
+                f"a file of parameters stays what it was while there are records of it; {place} has SHA-256 {now[:12]} "
                 f"and had {digest[:12]} when {record.filename} was made. Give the new one another name, name another "
                 "folder with --results, or make the records again with --overwrite always."
             )
