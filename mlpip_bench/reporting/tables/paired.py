@@ -28,6 +28,7 @@ from mlpip_bench.reporting.table import ATTRIBUTES, Cell, Row, WideTable
 from mlpip_bench.reporting.wording import (
     NO_INTERVAL_NOTE,
     STAND_IN_NOTE,
+    budget_in_words,
     fact_in_words,
     finite,
     in_words,
@@ -226,7 +227,7 @@ def _comparison(
     attributes = {
         **{name: "/".join(dict.fromkeys((facts[name], others[name]))) for name in both},
         "bench": first[0].bench,
-        "budget": f"{facts['preset']}, {span((facts['iterations'], others['iterations']))} it",
+        "budget": budget_in_words(facts["preset"], span((facts["iterations"], others["iterations"]))),
         "settings": settings,
         "seeds": ",".join(map(str, decision.seeds)) or "none in common",
         "tasks": facts["test_tasks"],
@@ -282,7 +283,7 @@ def _attributes(run: Configuration) -> dict[str, str]:
     facts = run.first.facts
     return {
         **{name: facts[name] for name in ("norm", "inductive", "queries", "device", "protocol", "source")},
-        "budget": f"{facts['preset']}, {facts['iterations']} it",
+        "budget": budget_in_words(facts["preset"], facts["iterations"]),
         "seeds": seeds_of(run.entries),
         "tasks": facts["test_tasks"],
     }
