@@ -33,6 +33,7 @@ from mlpip_bench.reporting.figures.style import (
     scale_of,
     wrapped,
 )
+from mlpip_bench.reporting.wording import budget_in_words
 from mlpip_bench.utils.provenance import STAND_INS
 
 _COLUMNS = 2
