@@ -37,7 +37,7 @@ class LinearProbeSettings:
     """Settings of the linear probe.
 
     Attributes:
-        penalty: weight of half the squared length of the weights, beside the cross-entropy summed over support points.
+        penalty: weight of half the squared length of the weights, added to the summed cross-entropy of the support.
         normalize: divide features by their length.
     """
 

@@ -9,7 +9,7 @@ import typer
 
 from mlpip_bench.benches.family import PRESETS
 from mlpip_bench.cli.common import DataRoot, Results
-from mlpip_bench.execution import options
+from mlpip_bench.execution import option_files, options
 from mlpip_bench.utils.choices import NORM_MODES, Log
 from mlpip_bench.utils.files import given_path
 
@@ -280,9 +280,9 @@ def run(
 ) -> None:
     """Train and test methods on benches, keep a record of each trial, and print the tables."""
     given = _given(ctx)
-    asked = [options.merged(layer, given) for layer in (options.read_options(config) if config else [{}])]
+    asked = [options.merged(layer, given) for layer in (option_files.read_options(config) if config else [{}])]
     if print_config:
-        typer.echo(options.as_yaml(asked[0]) if len(asked) == 1 else options.runs_as_yaml(asked), nl=False)
+        typer.echo(option_files.as_yaml(asked[0]) if len(asked) == 1 else option_files.runs_as_yaml(asked), nl=False)
         return
     configs = [options.run_config(each) for each in asked]  # all, before any work starts
     from mlpip_bench.cli.running import perform_runs  # here, since torch takes a second to import

@@ -59,11 +59,13 @@ def wrap(
         raise UserError(f"wrap takes a function of a task's points and classes; got a {type(function).__name__}.")
     if outputs not in get_args(Outputs):
         raise UserError(
-            f"wrap is told what a function gives, outputs='probabilities' or outputs='logits'; got {outputs!r}. It is "
-            "not guessed."
+            f"wrap must know what a function gives, outputs='probabilities' or outputs='logits'; got {outputs!r}. It "
+            "is not guessed."
         )
     if not trained_on.strip():
-        raise UserError("wrap is told what a model was trained on, for example trained_on='ImageNet-1k', or 'nothing'.")
+        raise UserError(
+            "wrap must know what a model was trained on: trained_on='ImageNet-1k', for example, or 'nothing'."
+        )
     outside = {} if trained_on == "nothing" else {"what": "wrapped model", "saw": trained_on}
     if weights is not None and not outside:
         raise UserError(f"weights were trained on something; {weights} are given, and trained_on='nothing'.")

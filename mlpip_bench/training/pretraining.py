@@ -134,7 +134,7 @@ class _Classifier(Method[Delta]):
         self.backbone = problem.build_backbone()
         features = self.backbone.features
         self.head: nn.Module = (
-            nn.Linear(features, classes) if settings.head == "linear" else _Cosine(features, classes, settings.scale)
+            _Cosine(features, classes, settings.scale) if settings.head == "cosine" else nn.Linear(features, classes)
         )
 
     def amortize(self, support: Labeled) -> Posterior[Delta]:
