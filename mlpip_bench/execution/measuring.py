@@ -220,7 +220,7 @@ def make_record(
     session: Mapping[str, Any],
 ) -> Record:
     """The record of what a protocol measured of a trial's model."""
-    iterations = trained.iteration if any(p.requires_grad for p in method.parameters()) else 0
+    iterations = trained.iteration if method.learns else 0
     return Record(
         key=trial.record_key(protocol),
         bench=trial.measured_as,

@@ -132,7 +132,8 @@ class TrainingPlan:
             if isinstance(value, str):
                 continue
             if not 0 <= value < math.inf or (value == 0 and f.name not in self.MAY_BE_0):
-                raise ValueError(f"{f.name} must be positive and finite; got {value}")
+                least = "at least 0" if f.name in self.MAY_BE_0 else "positive"
+                raise ValueError(f"{f.name} must be {least} and finite; got {value}")
         if self.momentum and self.optimizer != "SGD":
             raise ValueError(f"momentum is SGD's; the optimizer is {self.optimizer}")
         if self.schedule != "constant" and self.halve_every:
@@ -226,6 +227,13 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
         Per point of the support set D, and with a standard normal prior over psi; a class may set it to True.
         """
         return False
+
+    @property
+    def learns(self) -> bool:
+        """Whether training changes it: parameters that are not frozen; or buffers, of a method without parameters."""
+        parameters = list(self.parameters())
+        moves = any(p.requires_grad for p in parameters) if parameters else any(True for _ in self.buffers())
+        return self.trainable and moves
 
     @property
     def parameter_count(self) -> int:

@@ -99,7 +99,7 @@ def train(
     before, began = state.seconds, time.monotonic()
     saved = began
 
-    trains = method.trainable and plan.iterations > 0 and any(p.requires_grad for p in method.parameters())
+    trains = plan.iterations > 0 and method.learns
     take_step = step_of(method, optimizer, plan, graph=graph, device=device, say=say or Quiet().say)
     unread: list[tuple[int, float, Tensor]] = []
     points: defaultdict[int, dict[str, float]] = defaultdict(dict)
