@@ -230,9 +230,9 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
 
     @property
     def learns(self) -> bool:
-        """Whether training changes it: parameters that are not frozen; or buffers, of a method without parameters."""
+        """Whether training changes it: parameters that are not frozen; or its state, of a method without parameters."""
         parameters = list(self.parameters())
-        moves = any(p.requires_grad for p in parameters) if parameters else any(True for _ in self.buffers())
+        moves = any(p.requires_grad for p in parameters) if parameters else bool(self.state_dict())
         return self.trainable and moves
 
     @property
