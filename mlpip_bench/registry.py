@@ -95,6 +95,11 @@ def method(name: str) -> type[Method[Any]]:
     """
     if (place := _PLACES.get(name)) is not None:
         found: Any = object_at(place, "--methods")
+        if callable(found) and not isinstance(found, type):
+            raise UserError(
+                f"a function becomes a method by wrap, NAME = mlpip_bench.wrap(function, ...); {place} is the function "
+                "itself. Name what wrap returns."
+            )
         if faults := method_faults(found):
             raise UserError(f"method {place} {'; it '.join(faults)}.")
         return found  # type: ignore[no-any-return]  # which is what has no faults

@@ -46,7 +46,7 @@ _OF_MODEL = (
 """Options of ``run`` that say what one model is, and how it is tested."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Model(Adaptable):
     """A trained model, ready to adapt to a task and to predict.
 
@@ -61,6 +61,9 @@ class Model(Adaptable):
     trial: Trial
     training: TrainingState
     record: Record | None = None
+
+    def __repr__(self) -> str:
+        return f"<Model {self.trial.title}, {self.method.parameter_count:,} parameters>"
 
     @property
     def device(self) -> torch.device:

@@ -108,8 +108,6 @@ def _frame(files: list[str], classes: list[str], probabilities: NDArray[np.float
     import pandas as pd
     from scipy import special
 
-    from mlpip_bench.utils.encoding import for_csv
-
     best = probabilities.argmax(1)
     frame = pd.DataFrame(
         {
@@ -119,8 +117,8 @@ def _frame(files: list[str], classes: list[str], probabilities: NDArray[np.float
             "entropy": special.entr(probabilities).sum(1),
         }
     )
-    of_classes = pd.DataFrame(probabilities, columns=[for_csv(name) for name in classes])
-    return pd.concat([frame, of_classes], axis=1)  # a class may have the name of another column
+    # In brackets, since a class may have the name of another column.
+    return pd.concat([frame, pd.DataFrame(probabilities, columns=[f"p({name})" for name in classes])], axis=1)
 
 
 def _print_first(frame: pd.DataFrame) -> None:

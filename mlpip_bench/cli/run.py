@@ -10,7 +10,7 @@ import typer
 from mlpip_bench.benches.family import PRESETS
 from mlpip_bench.cli.common import DataRoot, Results
 from mlpip_bench.execution import option_files, options
-from mlpip_bench.utils.choices import NORM_MODES, Log
+from mlpip_bench.utils.choices import NORM_MODES, OWN_NORM, Log
 from mlpip_bench.utils.files import given_path
 
 RUN_EXAMPLES = (
@@ -47,7 +47,8 @@ def run(
     norm: Annotated[
         str,
         typer.Option(
-            help=f"Normalization of all methods; several with commas, or all: {', '.join(NORM_MODES)}.",
+            help=f"Normalization of all methods; several with commas, or all: {', '.join(NORM_MODES)}; or {OWN_NORM}, "
+            "ordinary batch norm.",
             rich_help_panel=_TRAINING,
         ),
     ] = _D["norm"],

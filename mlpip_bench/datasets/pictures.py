@@ -38,8 +38,8 @@ class PictureForm:
         Raises:
             UserError: there is none, or one cannot be read.
         """
-        if not len(paths):
-            raise UserError("there must be a picture to read; got none.")
+        if isinstance(paths, str | Path) or not len(paths):
+            raise UserError(f"read takes a list of files of pictures, and at least one; got {paths!r}.")
         return np.stack([self.convert(decode(file_picture(Path(path)), "RGB")) for path in paths])
 
 

@@ -102,7 +102,9 @@ def plan_trials(
             for swept, chosen in resolved[bench, name]:
                 spec = backbone_of(plugins[name], backbones[bench])
                 pretraining = pretraining_of(config, plugins[name], spec)
-                comes_trained = bool(init or spec.outside or pretraining)  # of what a run can train
+                comes_trained = bool(init or spec.outside or pretraining or plugins[name].network_name)
+                if comes_trained and not plugins[name].trainable and seed != config.seeds[0]:
+                    continue  # which would be the same model again, and no other training
                 plan = plan_of(chosen.plan, config, plugins[name], comes_trained=comes_trained)
                 applicable = _applicable(protocols, bench, family, plugins[name], chosen.settings)
                 trials.append(

@@ -122,6 +122,13 @@ def checked(record: Record, path: Path, key: Callable[[Trial], str], *, advice: 
     except _OTHER_FIELDS as error:
         raise other_code from error
     if key(trial) != record.key:
+        before, now = record.training.get("pretraining", {}), trial.outside
+        if now.get("sha256") != before.get("sha256"):
+            raise UserError(
+                f"a model needs the parameters that it started from; {now.get('file')} has SHA-256 "
+                f"{now.get('sha256', '')[:12]}, and had {before.get('sha256', '')[:12]} when {path} was made. Put that "
+                "file back."
+            )
         raise other_code
     return trial
 

@@ -61,9 +61,15 @@ def pretraining_of(config: RunConfig, plugin: type[Method[Any]], backbone: Backb
         raise unknown_name("way of --pretrain", config.pretrain, PRETRAININGS)
     if config.pretrain == "none" and config.pretrain_settings:
         raise UserError("--pretrain none has no settings; --pretrain classify has.")
-    comes_trained = config.init is not None or backbone.outside is not None or bool(plugin.outside)
-    if config.pretrain == "none" or (config.pretrain is None and (plugin.pretraining is None or comes_trained)):
+    if config.pretrain == "none" or plugin.network_name:
         return None
+    comes_trained = config.init is not None or backbone.outside is not None
+    if config.pretrain is None and (plugin.pretraining is None or comes_trained or not backbone.plugin.learns):
+        return None
+    if not backbone.plugin.learns:
+        raise UserError(
+            f"pre-training is for a backbone with parameters; {backbone.name} has none. Use --pretrain none."
+        )
     if comes_trained:
         raise UserError(
             "a network is trained here before, or somewhere else; --pretrain classify is given, and weights of a file. "
@@ -98,7 +104,7 @@ def plan_of(plan: TrainingPlan, config: RunConfig, plugin: type[Method[Any]], *,
     Raises:
         UserError: nothing of the model was ever trained.
     """
-    if config.evaluate_only and plugin.trainable and not comes_trained:
+    if config.evaluate_only and not comes_trained:
         raise UserError(
             "--evaluate-only tests models that were trained before; of these nothing was. Name their parameters with "
             "--init, or a backbone's with weights=FILE, or use --iterations 0 for models as they are initialized."
@@ -109,7 +115,13 @@ def plan_of(plan: TrainingPlan, config: RunConfig, plugin: type[Method[Any]], *,
 def check_init(trial: Trial) -> None:
     """Refuse parameters that do not fit a trial's model, before any training."""
     if trial.init is not None:
-        _load(trial.build_method(), trial.init)
+        try:
+            _load(trial.build_method(), trial.init)
+        except UserError as error:
+            raise UserError(
+                f"{error} The run has --norm {trial.norm} and --backbone {trial.backbone.name}, which must be those "
+                "that they were trained with."
+            ) from error
 
 
 def begin(

@@ -42,6 +42,7 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
     Attributes:
         reference: where the network comes from.
         Settings: frozen dataclass of the backbone's own settings, with defaults.
+        learns: whether it has parameters.
         normalizes: whether there is anything that the norm of a run changes.
         own_norm: whether it has ordinary batch norm, as networks of plain torch layers do: statistics of a batch in
             training, running averages at test. A run may ask for it, and pre-training does.
@@ -50,6 +51,7 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
 
     reference: ClassVar[str]
     Settings: ClassVar[type] = NoSettings
+    learns: ClassVar[bool] = True
     normalizes: ClassVar[bool] = True
     own_norm: ClassVar[bool] = False
     features: int

@@ -45,8 +45,8 @@ class NetworkBackbone(Backbone):
             if isinstance(layer, _DropoutNd) and not dropout:
                 layer.p = 0.0
         self.network = network
+        self.features = self._count_features()  # first, since lazy layers get their parameters by it
         self._dimensions = {name: parameter.dim() for name, parameter in network.named_parameters()}
-        self.features = self._count_features()
 
     @abc.abstractmethod
     def build_network(self) -> nn.Module:

@@ -118,8 +118,20 @@ class OwnNetwork(NetworkBackbone):
     def _check_alone(self) -> None:
         support, query = (torch.rand(1, 3, *self.input_shape) for _ in range(2))
         self.eval()
+        before = query.clone()
         _, statistics = self.forward(support)
-        together, alone = (self.forward(images, statistics)[0] for images in (query, query[:, :1]))
+        together, again, alone = (
+            self.forward(images, statistics)[0] for images in (query, query, query[:, :1].clone())
+        )
+        if not torch.equal(query, before):
+            raise UserError(f"a backbone must leave its images as they are; {self.place} changes them in place.")
+        if not together.isfinite().all():
+            raise UserError(f"features must be numbers; those of {self.place} are NaN or infinite at images in [0, 1].")
+        if not torch.allclose(together, again, rtol=1e-3, atol=1e-4):
+            raise UserError(
+                f"features of an image must be the same at each pass at test; those of {self.place} are drawn anew. "
+                "Leave noise to training (self.training), or to dropout layers."
+            )
         if not torch.allclose(together[:, :1], alone, rtol=1e-3, atol=1e-4):
             raise UserError(
                 "features of an image must not depend on the others of its batch, or accuracy depends on how many are "

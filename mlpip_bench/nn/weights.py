@@ -118,14 +118,21 @@ def load_strictly(module: nn.Module, weights: Mapping[str, Tensor], title: str) 
         UserError: which are missing, which are not the module's, and which have another shape.
     """
     own = module.state_dict()
-    missing = [name for name in own if name not in weights]
-    extra = [name for name in weights if name not in own]
+    missing = sorted(own.keys() - weights.keys())
+    extra = sorted(weights.keys() - own.keys())
+    shared = sorted(own.keys() & weights.keys())
     other = [
         f"{name} ({_shape(weights[name])} in place of {_shape(own[name])})"
-        for name in own
-        if name in weights and weights[name].shape != own[name].shape
+        for name in shared
+        if weights[name].shape != own[name].shape
     ]
-    parts = [("missing", missing), ("not the model's", extra), ("of another shape", other)]
+    infinite = [name for name in shared if weights[name].is_floating_point() and not weights[name].isfinite().all()]
+    parts = [
+        ("missing", missing),
+        ("not the model's", extra),
+        ("of another shape", other),
+        ("with NaN or infinity", infinite),
+    ]
     if faults := [f"{len(names)} {what}: {_some(names)}" for what, names in parts if names]:
         raise UserError(f"weights must fit the model; of those of {title} are {'; '.join(faults)}.")
     module.load_state_dict(dict(weights))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mlpip_bench.records.record import Record
 from mlpip_bench.reporting.entries import as_text, entries_of
-from mlpip_bench.reporting.wording import duration, mean_cell, qualities
+from mlpip_bench.reporting.wording import duration, mean_cell, pretraining_in_words, qualities
 from mlpip_bench.utils.encoding import for_markdown
 from mlpip_bench.utils.provenance import STAND_INS
 
@@ -75,6 +76,7 @@ def _facts(record: Record, credit: Credits) -> Iterator[tuple[str, str]]:
         f"{training.get('iterations', 0):,} iterations, {tasks}, {duration(training.get('seconds', 0.0))}, "
         f"{config.get('precision', 'float32')}, seed {record.seed}, budget {config['preset']}",
     )
+    yield "trained before", pretraining_in_words(record)
     yield "model", f"that of iteration {training.get('best_iteration', -1):,}, which was best on validation"
     yield "data", f"{data['name']} ({data['source']}{stand_in}); {_listed(data['options'])}"
     yield "fingerprint of the data", data["fingerprint"]
@@ -115,7 +117,8 @@ def _use(file: str) -> Sequence[str]:
     return (
         f'```python\nimport mlpip_bench as mb\n\nadapted = mb.load("{file}").adapt(images, labels)\n'
         "probabilities = adapted.predict(queries)\n```",
-        f"```sh\npython -m mlpip_bench predict --model {file} --support DIR --query DIR --to predictions.csv\n```",
+        f"```sh\npython -m mlpip_bench predict --model {shlex.quote(file)} --support DIR --query DIR "
+        "--to predictions.csv\n```",
     )
 
 

@@ -76,6 +76,7 @@ _WORDS = {
     float: "a number",
     str: "a text",
     Path: "a path",
+    tuple: "several in brackets, as (3, 4)",
 }
 
 

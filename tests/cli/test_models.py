@@ -61,7 +61,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 
 def probabilities_of(rows: list[dict[str, str]]) -> np.ndarray:
-    return np.array([[float(row[f"class {label}"]) for label in range(5)] for row in rows])
+    return np.array([[float(row[f"p(class {label})"]) for label in range(5)] for row in rows])
 
 
 # -- the same everywhere ---------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def test_record_and_export_give_what_the_method_computes_by_hand(method, finishe
 def test_a_row_says_the_class_its_probability_and_the_entropy(finished, task, tmp_path):
     done = predict(finished / "versa.safetensors", task, "--to", tmp_path / "p.csv")
     for row in rows_of(tmp_path / "p.csv"):
-        of_classes = {name: float(row[name]) for name in row if name.startswith("class ")}
+        of_classes = {name[2:-1]: float(row[name]) for name in row if name.startswith("p(")}
         assert sum(of_classes.values()) == pytest.approx(1)
         assert row["predicted"] == max(of_classes, key=lambda name: of_classes[name])
         assert float(row["probability"]) == max(of_classes.values())
@@ -151,7 +151,7 @@ def test_names_of_strangers_are_text_in_a_spreadsheet(finished, task, tmp_path):
     )
     assert done.exit_code == 0, done.output
     head, row = (tmp_path / "p.csv").read_text().splitlines()
-    assert head == "file,predicted,probability,entropy,'=1+1,file"
+    assert head == "file,predicted,probability,entropy,p(=1+1),p(file)"
     assert row.startswith("'=q/00.png,")
 
 
@@ -304,3 +304,13 @@ def test_the_card_has_the_scores_of_all_records_of_the_trial(finished, tmp_path)
     loaded = mb.export(mb.load(record_of(finished, "versa")), tmp_path / "m.safetensors").with_suffix(".md").read_text()
     assert loaded.count("| this one |") == 1  # of the record that it was loaded with
     assert "| license of the data | not stated |" in card
+
+
+def test_classes_may_have_the_names_of_other_columns(tmp_path):
+    write_classes(tmp_path / "support", ["file", "predicted"], 1)
+    write_classes(tmp_path / "query", ["some"], 2)
+    arguments = ("--support", tmp_path / "support", "--query", tmp_path / "query", "--to", tmp_path / "p.csv")
+    assert invoke("predict", "--model", "omniglot-protonets", *arguments).exit_code == 0
+    for row in rows_of(tmp_path / "p.csv"):
+        assert row["file"].startswith("some/")
+        assert float(row["p(file)"]) + float(row["p(predicted)"]) == pytest.approx(1)

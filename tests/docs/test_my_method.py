@@ -46,7 +46,7 @@ def test_a_wrapped_model_classifies_pictures_as_python_has_it(folder):
     signs, scans = sorted(folder.glob("signs/*/*")), sorted(folder.glob("scans/*/*"))
     support, query = (model.pictures.read(paths) for paths in (signs, scans))
     adapted = model.adapt(support, [path.parent.name for path in signs])
-    probabilities = pd.read_csv("found.csv")[list(adapted.classes)].to_numpy()
+    probabilities = pd.read_csv("found.csv")[[f"p({name})" for name in adapted.classes]].to_numpy()
     np.testing.assert_allclose(probabilities, adapted.predict(query), rtol=1e-12)
     flat = torch.tensor(support / 255).flatten(1)
     means = torch.stack([flat[[path.parent.name == name for path in signs]].mean(0) for name in adapted.classes])

@@ -56,5 +56,5 @@ def test_what_was_trained_is_used_as_the_page_says(tmp_path, monkeypatch):
     names: dict[str, Any] = {}
     exec(code, names)
     with Path("predictions.csv").open(newline="", encoding="utf-8") as file:
-        rows = [[float(row[name]) for name in names["adapted"].classes] for row in csv.DictReader(file)]
+        rows = [[float(row[f"p({name})"]) for name in names["adapted"].classes] for row in csv.DictReader(file)]
     assert (np.array(rows) == names["probabilities"]).all()

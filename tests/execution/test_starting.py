@@ -106,8 +106,15 @@ def test_training_goes_on_from_a_file(trained, tmp_path):
     ("arguments", "message"),
     [
         (["--evaluate-only"], "tests models that were trained before"),
+        (
+            ["--evaluate-only", "--methods", "linear_probe", "--pretrain", "none"],
+            "tests models that were trained before",
+        ),
         (["--init", "{file}"], "needs what the parameters were trained on"),
-        (["--init", "{file},trained_on=x", "--norm", "metabn"], "8 not the model's: .*running_mean"),
+        (
+            ["--init", "{file},trained_on=x", "--norm", "metabn"],
+            "8 not the model's: .*running_mean.* has --norm metabn and --backbone conv4",
+        ),
         (["--init", "{file},trained_on=x", "--backbone", "conv4,channels=8"], "of another shape: .*8x1x3x3"),
         (["--init", "{file},seen=x"], "unknown setting of --init 'seen'"),
         (["--init", "none.pt,trained_on=x"], "none.pt is not: No such file"),
@@ -195,6 +202,46 @@ def test_a_network_that_records_share_can_be_cleaned_up(tmp_path):
     (shared,) = (tmp_path / "checkpoints" / "pretraining").rglob("*.pt")
     assert shared in {leftover.path for leftover in leftovers(tmp_path, ["checkpoints"])}
     assert not leftovers(tmp_path, ["unfinished"])
+
+
+def test_a_wrapped_model_stands_next_to_rows_of_transfer(tmp_path):
+    (tmp_path / "models.py").write_text(
+        "import torch\nimport mlpip_bench\n\n\ndef flat(support_x, support_y, query_x, way):\n"
+        "    return torch.zeros(len(query_x), way)\n\n\n"
+        "wrapped = mlpip_bench.wrap(flat, outputs='logits', trained_on='x')\n"
+    )
+    methods = f"nearest_mean,{tmp_path / 'models.py'}:wrapped"
+    result = run(tmp_path, "--pretrain", "classify,iterations=2,batch_size=8", "--evaluate-only", methods=methods)
+    assert result.exit_code == 0, result.output
+    assert record(tmp_path, "nearest_mean").training["pretraining"]["what"] == "classification"
+    assert record(tmp_path, "wrapped").training["pretraining"]["what"] == "wrapped model"
+
+
+def test_a_model_that_no_seed_trains_is_one_model(tmp_path):
+    options = ("--pretrain", "classify,iterations=2,batch_size=8", "--seeds", "3,4", "--protocols", "accuracy")
+    assert run(tmp_path, *options, methods="linear_probe,protonets").exit_code == 0
+    assert sorted((r.method, r.seed) for r in store.load_all(tmp_path)) == [
+        ("linear_probe", 3), ("protonets", 3), ("protonets", 4),
+    ]  # fmt: skip
+
+
+def test_a_network_without_parameters_is_not_trained_before(tmp_path):
+    (trial,) = plan_trials(make_config(tmp_path, methods=("nearest_mean",), backbone="identity"))
+    assert trial.pretraining is None
+    result = run(tmp_path, "--backbone", "identity", "--pretrain", "classify", methods="nearest_mean")
+    assert result.exit_code == 2
+    assert "identity has none" in result.output
+
+
+def test_a_card_says_what_was_trained_before(tmp_path):
+    assert run(tmp_path, "--pretrain", "classify,iterations=2,batch_size=8", methods="nearest_mean").exit_code == 0
+    path = tmp_path / "records" / record(tmp_path, "nearest_mean").filename
+    file = mlpip_bench.export(path, tmp_path / "my model.safetensors")
+    card = file.with_suffix(".md").read_text(encoding="utf-8")
+    assert "| trained before | classification: training classes of glyphs (procedural) |" in card
+    assert "--model 'my model.safetensors'" in card
+    assert "nearest_mean" in repr(mlpip_bench.load(file))
+    assert len(repr(mlpip_bench.load(file))) < 200
 
 
 def test_methods_begin_with_the_network_of_the_pre_training(tmp_path):

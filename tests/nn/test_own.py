@@ -21,6 +21,7 @@ from mlpip_bench.utils.settings import key_of, with_values
 NETWORK = """
     from __future__ import annotations
 
+    import torch
     from torch import nn
 
 
@@ -74,6 +75,25 @@ NETWORK = """
     def twice(input_shape):
         layer = nn.BatchNorm2d(input_shape[0])
         return nn.Sequential(layer, layer, nn.Flatten())
+
+
+    class Noisy(nn.Flatten):
+        def forward(self, x):
+            return super().forward(x) + torch.randn(1)
+
+
+    class Spoiling(nn.Flatten):
+        def forward(self, x):
+            return super().forward(x.mul_(0.5))
+
+
+    class Infinite(nn.Flatten):
+        def forward(self, x):
+            return super().forward(x) / 0
+
+
+    def lazy(input_shape):
+        return nn.Sequential(nn.Flatten(), nn.LazyLinear(16))
 
 
     def with_another_epsilon(input_shape):
@@ -143,6 +163,9 @@ def test_classes_and_functions_without_parameters_are_taken(name, settings, file
         ("has_no_default", "width has none"),
         ("takes_frozen", "has a parameter frozen. Rename it"),
         ("twice", "0 is used twice"),
+        ("Noisy", "must be the same at each pass"),
+        ("Spoiling", "changes them in place"),
+        ("Infinite", "are NaN or infinite"),
         ("with_another_epsilon", r"0 has epsilon 0.001. Keep the network's own \(--norm own\)"),
         ("number", "takes a function that returns a network; .*:number is of type int"),
         ("nothing", "network.py has no nothing"),
@@ -246,3 +269,34 @@ def test_what_does_not_fit_is_listed():
         "weights must fit the model; of those of w.pt are 1 missing: 1.bias; 1 not the model's: head.weight; 1 of "
         "another shape: 0.weight (4x2 in place of 3x2)."
     )
+
+
+def test_lazy_layers_are_made_for_the_images(file):
+    plugin = registry.backbone(f"{file}:lazy")
+    built = plugin((1, 12, 12), plugin.Settings(), "metabn")
+    assert built.features == 16
+    assert built.network[0][1].in_features == 144
+    x = torch.rand(2, 3, 1, 12, 12)
+    torch.testing.assert_close(built(x)[0], built.network[0][1](x.flatten(2)))
+
+
+def test_weights_that_are_no_numbers_are_named(file, tmp_path):
+    plugin = registry.backbone(f"{file}:build")
+    saved = plugin((1, 12, 12), plugin.Settings(), "own").network[0].state_dict()
+    saved["0.bias"][1] = torch.nan
+    torch.save(saved, tmp_path / "w.pt")
+    with pytest.raises(UserError, match=r"with NaN or infinity: 0\.bias"):
+        plugin.check((1, 12, 12), plugin.Settings(weights=tmp_path / "w.pt", trained_on="x"))
+
+
+def test_a_record_whose_weights_have_changed_says_so(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plugin = registry.backbone(f"{file}:build")
+    for seed in range(2):
+        torch.manual_seed(seed)
+        torch.save(plugin((1, 12, 12), plugin.Settings(), "own").network[0].state_dict(), tmp_path / "w.pt")
+        if not seed:
+            assert run(tmp_path, f"{file}:build,weights=w.pt,trained_on=x", "--protocols", "accuracy").exit_code == 0
+    path = next((tmp_path / "runs").rglob("accuracy-*.json"))
+    with pytest.raises(UserError, match=r"w\.pt has SHA-256 .* and had .* Put that file back"):
+        mlpip_bench.load(path)

@@ -150,13 +150,18 @@ def method_differences(
     return found
 
 
+_IN_OTHER_WORDS = ("pretrained.what", "pretrained.saw")
+"""Facts that the digest of a file, or the settings of a pre-training, tell as well."""
+
+
 def configurations(group: Sequence[Entry]) -> list[Configuration]:
     """The configurations among entries of one metric on one bench, by name."""
     telling, runs = telling_facts(group), []
     for part, keys in row_groups(group, set()):
         own = telling[part[0].record.method]
         # The norm has columns of its own, but tells rows of a matrix.
-        names = [*(name for name in own if name not in NORM_FACTS), *({"record"} & set(keys))]
+        known = (name for name in own if part[0].facts.get(name) and name not in (*NORM_FACTS, *_IN_OTHER_WORDS))
+        names = [*known, *({"record"} & set(keys))]
         norm = ["norm"] if "norm" in own else []
         runs.append(Configuration(part, named(part[0], [*norm, *names]), names))
     return sorted(runs, key=lambda run: natural(run.label))
