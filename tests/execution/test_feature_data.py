@@ -162,7 +162,7 @@ def test_a_data_set_is_replaced_on_request_alone(root, monkeypatch):
         ("conv4,blocks=2,trained_on='a\\nb'", (), "a line of at most 200 characters"),
         ("conv5,trained_on=none", (), "unknown backbone 'conv5'"),
         ("conv4,depth=2,trained_on=none", (), "unknown setting of conv4 'depth'"),
-        ("net.py:endless,trained_on=none", (), "features must be finite numbers"),
+        ("net.py:endless,trained_on=none", (), "are NaN or infinite at images"),
         (OWN, ("--norm", "metabn"), "the same in every task; under the norm metabn they are not"),
         (OWN, ("--norm", "transductive"), "Use one of running, layer, instance, own"),
         (OWN, ("--norm", "rnning"), "unknown norm 'rnning'"),
