@@ -150,6 +150,8 @@ def method_differences(
     return found
 
 
+_OF_SOME = ("pretrained.", "pretraining.", "backbone.")
+"""Beginnings of facts that only some networks have, and that say nothing where they are not."""
 _IN_OTHER_WORDS = ("pretrained.what", "pretrained.saw")
 """Facts that the digest of a file, or the settings of a pre-training, tell as well."""
 
@@ -160,7 +162,8 @@ def configurations(group: Sequence[Entry]) -> list[Configuration]:
     for part, keys in row_groups(group, set()):
         own = telling[part[0].record.method]
         # The norm has columns of its own, but tells rows of a matrix.
-        known = (name for name in own if part[0].facts.get(name) and name not in (*NORM_FACTS, *_IN_OTHER_WORDS))
+        here = (n for n in own if part[0].facts.get(n) or not n.startswith(_OF_SOME))
+        known = (name for name in here if name not in (*NORM_FACTS, *_IN_OTHER_WORDS))
         names = [*known, *({"record"} & set(keys))]
         norm = ["norm"] if "norm" in own else []
         runs.append(Configuration(part, named(part[0], [*norm, *names]), names))
