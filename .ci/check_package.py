@@ -15,6 +15,8 @@ from pathlib import Path
 
 FOLDERS = {"mlpip_bench": "mlpip_bench", "methods": "mlpip_bench/methods", "protocols": "mlpip_bench/protocols"}
 """Folders of the checkout, and where the wheel has them."""
+MODEL_FILES = (".safetensors", ".md")
+"""Endings of the trained models that ship with the suite, and of their cards."""
 TINY_RUN = (
     *("run", "--source", "procedural", "--bench", "omni5w1s", "--methods", "protonets"),
     *("--iterations", "2", "--test-tasks", "3", "--set", "validation_tasks=2", "--results", "results"),
@@ -55,6 +57,8 @@ def check_wheel(path: Path, root: Path) -> None:
         names = {name for name in archive.namelist() if not name.endswith("/")}
     metadata = {name for name in names if name.partition("/")[0].endswith(".dist-info")}
     expected = {f"mlpip_bench/{name}" for name in ("published.csv", "py.typed", "reporting/report_template.html")}
+    models = root / "mlpip_bench" / "pretrained"
+    expected |= {f"mlpip_bench/pretrained/{file.name}" for file in models.iterdir() if file.suffix in MODEL_FILES}
     for folder, inside in FOLDERS.items():
         files = (file.relative_to(root / folder).as_posix() for file in (root / folder).rglob("*.py"))
         expected |= {f"{inside}/{file}" for file in files}
@@ -86,6 +90,7 @@ def main(root: Path) -> None:
         version = run(Path(python).parent / "mlpip_bench", "--version", cwd=empty).strip()
         check(version == wheel.name.split("-")[1], f"--version says {version}; the wheel is {wheel.name}")
         check("protonets" in run(python, "-m", "mlpip_bench", "list", "methods", cwd=empty), "no protonets is listed")
+        run(python, "-c", "import mlpip_bench as mb; mb.load('icons-protonets').pictures", cwd=empty)
         run(python, "-m", "mlpip_bench", *TINY_RUN, cwd=empty)
         table = run(python, "-m", "mlpip_bench", "table", "--format", "csv", "--results", "results", cwd=empty)
         rows = list(csv.DictReader(table.splitlines()))

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from mlpip_bench import testing as testing
     from mlpip_bench.api.benches import add_data as add_data
     from mlpip_bench.api.benches import load_bench as load_bench
+    from mlpip_bench.api.exporting import export as export
     from mlpip_bench.api.models import evaluate as evaluate
     from mlpip_bench.api.models import fit as fit
     from mlpip_bench.api.models import load as load
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from mlpip_bench.inference.method import Method as Method
     from mlpip_bench.inference.method import Posterior as Posterior
     from mlpip_bench.inference.method import Problem as Problem
+    from mlpip_bench.inference.wrapping import wrap as wrap
 
 __version__ = "0.2.0.dev0"
 
@@ -36,7 +38,9 @@ _PUBLIC = {
     **dict.fromkeys(("evaluate", "fit", "load"), "mlpip_bench.api.models"),
     **dict.fromkeys(("read_records", "rescore", "run"), "mlpip_bench.api.runs"),
     **dict.fromkeys(("Method", "Posterior", "Problem"), "mlpip_bench.inference.method"),
+    "export": "mlpip_bench.api.exporting",
     "EvalProtocol": "mlpip_bench.evaluation.protocol",
+    "wrap": "mlpip_bench.inference.wrapping",
     "Metric": "mlpip_bench.evaluation.metrics",
 }
 """Where the names of the public API are; they are imported when they are asked for, since torch takes a second."""

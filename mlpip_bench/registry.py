@@ -20,6 +20,7 @@ from mlpip_bench.benches.family import PRESETS, TaskFamily
 from mlpip_bench.benches.spec import BenchSpec, grammar
 from mlpip_bench.utils.errors import UserError, cut, one_line, unknown_name
 from mlpip_bench.utils.naming import family_of
+from mlpip_bench.utils.places import is_place, object_at
 from mlpip_bench.utils.process_state import ProcessState, no_end
 
 if TYPE_CHECKING:  # names are listed without torch
@@ -92,8 +93,44 @@ def method(name: str) -> type[Method[Any]]:
     Raises:
         UserError: no such method, or its plugin cannot be imported or is no complete ``Method``.
     """
+    if (place := _PLACES.get(name)) is not None:
+        found: Any = object_at(place, "--methods")
+        if callable(found) and not isinstance(found, type):
+            raise UserError(
+                f"a function becomes a method by wrap, NAME = mlpip_bench.wrap(function, ...); {place} is the function "
+                "itself. Name what wrap returns."
+            )
+        if faults := method_faults(found):
+            raise UserError(f"method {place} {'; it '.join(faults)}.")
+        return found  # type: ignore[no-any-return]  # which is what has no faults
     plugin: type[Method[Any]] = _load("method", name, method_faults)
     return plugin
+
+
+def method_at(place: str) -> str:
+    """The name, from here on, of a method of a user's own code: the last part of its place.
+
+    Raises:
+        UserError: an installed method has that name, or one of another place.
+    """
+    name = place.rpartition(":")[2]
+    if name in method_names() or _PLACES.get(name, place) != place:
+        raise UserError(
+            f"methods of a run have names of their own; {place} has that of "
+            f"{_PLACES.get(name, f'the installed method {name}')}. Rename it."
+        )
+    object_at(place, "--methods")  # or nothing has the name
+    _PLACES[name] = place
+    return name
+
+
+def place_of(name: str) -> str:
+    """What ``--methods`` takes for a method: its name, or the place of a user's own."""
+    return _PLACES.get(name, name)
+
+
+_PLACES: dict[str, str] = {}
+"""Where methods of users' own code are, by name."""
 
 
 def protocol(name: str) -> type[EvalProtocol] | type[SideBySideProtocol]:
@@ -103,7 +140,11 @@ def protocol(name: str) -> type[EvalProtocol] | type[SideBySideProtocol]:
 
 
 def backbone(name: str) -> type[Backbone]:
-    """The backbone of that name; raises as :func:`method` does."""
+    """The backbone of that name, or ``module:function``, a network of a user's own; raises as :func:`method` does."""
+    if is_place(name):
+        from mlpip_bench.nn.own import own_backbone
+
+        return own_backbone(name)
     plugin: type[Backbone] = _load("backbone", name, backbone_faults)
     return plugin
 

@@ -155,7 +155,7 @@ def _jobs(contender: Contender, tasks: _Tasks) -> list[_Job]:
             condition: dict[str, str | int | float] = {"regime": "latency", name.partition("_")[2]: value}
             settings = dataclasses.replace(method.settings, **{name: value})
             jobs.append(_TestJob(contender, tasks, condition, math.ceil(tasks.per_repeat / 5), settings))
-    if any(parameter.requires_grad for parameter in method.parameters()):
+    if method.trainable and any(parameter.requires_grad for parameter in method.parameters()):
         jobs.append(_TrainingJob(contender, {"regime": "training"}, tasks.per_repeat))
     return jobs
 

@@ -366,7 +366,7 @@ def in_float64(batch: TaskBatch) -> TaskBatch:
     def double(data: Labeled) -> Labeled:
         return Labeled(*(t.double() if t.is_floating_point() else t for t in (data.x, data.y)), data.way)
 
-    return TaskBatch(double(batch.support), double(batch.query))
+    return TaskBatch(double(batch.support), double(batch.query), classes=batch.classes)
 
 
 # -- benches ---------------------------------------------------------------------------------------------------------
@@ -399,6 +399,12 @@ def linear_problem(dimension: int, noise_std: float = 0.5) -> Problem:
     """The problem of ``linear_stream``: the inputs are the features."""
     spec = backbone("identity", (dimension, 1, 1))
     return Problem(spec, "metabn", 1, "regression", noise_std, kernel=LinearKernel())
+
+
+def trained_classifiers() -> list[str]:
+    """Registered methods that classify, and that are trained."""
+    plugins = {name: registry.method(name) for name in registry.method_names()}
+    return [name for name, plugin in plugins.items() if plugin.trainable and "classification" in plugin.handles]
 
 
 def make_method(

@@ -12,6 +12,7 @@ import torch
 
 from mlpip_bench import registry
 from mlpip_bench.benches.family import TEST_QUERIES, DataRequest, TaskFamily, TaskSource
+from mlpip_bench.benches.pictures import figure_of_task
 from mlpip_bench.benches.spec import BenchSpec
 from mlpip_bench.datasets.added import Description
 from mlpip_bench.datasets.adding.add import Choices, add
@@ -23,7 +24,6 @@ from mlpip_bench.utils.device import resolve_device
 from mlpip_bench.utils.errors import UserError, unknown_name
 from mlpip_bench.utils.files import ROOT_VARIABLE, data_root_of, named_data_root
 from mlpip_bench.utils.progress import Quiet, Reporter
-from mlpip_bench.utils.provenance import STAND_INS
 from mlpip_bench.utils.settings import with_values
 
 if TYPE_CHECKING:
@@ -100,24 +100,13 @@ class Bench:
         Raises:
             UserError: no such split, a task that the data cannot give, or one without pictures.
         """
-        from matplotlib import style  # here, since it takes a second, and most only compute
-
-        from mlpip_bench.reporting.figures.style import STYLE
-        from mlpip_bench.reporting.figures.task import task as task_figure
-
         batch = self.sample(1, split=split, first=task, queries=queries, seed=seed)
-        parts = {}
-        for name, points in (("support", batch.support), ("queries", batch.query)):
-            pictures = points.x if self.family.kind == "classification" else points.y
-            if pictures.ndim != 5 or pictures.shape[-2:] == (1, 1):  # feature vectors are [dimension, 1, 1]
-                raise UserError(
-                    f"a figure of a task shows pictures; points of {self.name} have none. Use sample for their values."
-                )
-            classes = points.y if points.way > 1 else torch.zeros(pictures.shape[:2], dtype=torch.int64)
-            parts[name] = (pictures[0].cpu().double().numpy(), classes[0].cpu().numpy())
-        stand_in = ", stand-in data" if self.data.source in STAND_INS else ""
-        with style.context(STYLE):
-            return task_figure(f"{self.name} on {self.data.name}{stand_in}: {split} task {task}", parts)
+        figure = figure_of_task(batch, self.name, self.family, self.data, f"{split} task {task}")
+        if figure is None:
+            raise UserError(
+                f"a figure of a task shows pictures; points of {self.name} have none. Use sample for their values."
+            )
+        return figure
 
 
 def add_data(

@@ -2,47 +2,52 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import ArrayLike, NDArray
 
 from mlpip_bench import registry
+from mlpip_bench.api.adapting import Adaptable, WrappedModel
 from mlpip_bench.api.benches import Bench
+from mlpip_bench.datasets.pictures import PictureForm
 from mlpip_bench.evaluation.inductive import is_inductive
 from mlpip_bench.evaluation.protocol import Evaluation, compiled_for_tests
-from mlpip_bench.execution import options, planning, restoring
+from mlpip_bench.execution import exporting, options, planning, restoring
+from mlpip_bench.execution.config import RUNS
+from mlpip_bench.execution.logs import TrialLog
 from mlpip_bench.execution.measuring import make_record, scores_of, train_trial
 from mlpip_bench.execution.trial import Trial
-from mlpip_bench.inference.distributions import to_float64
-from mlpip_bench.inference.method import Method, Posterior
+from mlpip_bench.inference.method import Method
+from mlpip_bench.inference.wrapping import Wrapped
+from mlpip_bench.nn.weights import load_strictly
+from mlpip_bench.pretrained import exports
+from mlpip_bench.records.exports import ENDING
 from mlpip_bench.records.frame import to_frame
-from mlpip_bench.tasks.batch import Labeled
+from mlpip_bench.records.record import Record
 from mlpip_bench.training.checkpoints import TrainingState
 from mlpip_bench.utils.device import resolve_device
-from mlpip_bench.utils.errors import UserError, unknown_name
+from mlpip_bench.utils.errors import UserError, one_line, unknown_name
+from mlpip_bench.utils.files import given_path
 from mlpip_bench.utils.numerics import SCORED
+from mlpip_bench.utils.places import is_place
 from mlpip_bench.utils.progress import Quiet, Reporter
-from mlpip_bench.utils.seeding import seed_from
 
 _OF_MODEL = (
-    "norm", "backbone", "preset", "iterations", "test_tasks", "queries", "query_concentration", "test_on",
-    "source", "data_root", "data", "device", "precision", "compile", "graph",
+    "norm", "backbone", "pretrain", "init", "evaluate_only", "preset", "iterations", "test_tasks", "queries",
+    "query_concentration", "test_on", "source", "data_root", "data", "device", "precision", "compile", "graph",
 )  # fmt: skip
 """Options of ``run`` that say what one model is, and how it is tested."""
 
 
-@dataclass(frozen=True, eq=False)
-class Model:
+@dataclass(frozen=True, eq=False, repr=False)
+class Model(Adaptable):
     """A trained model, ready to adapt to a task and to predict.
 
     Attributes:
@@ -50,104 +55,34 @@ class Model:
             images, accuracy); in evaluation mode. ``training.best_by`` has those of the others.
         trial: what it was trained on, and how.
         training: how training went: ``history``, ``best_iteration``, ``seconds``.
+        record: what it was loaded with; None for one that was trained here.
     """
 
-    method: Method[Any]
     trial: Trial
     training: TrainingState
+    record: Record | None = None
 
-    def adapt(self, images: ArrayLike, labels: ArrayLike | Sequence[Any]) -> AdaptedModel:
-        """Infer the task's parameters from a support set.
+    def __repr__(self) -> str:
+        return f"<Model {self.trial.title}, {self.method.parameter_count:,} parameters>"
 
-        Args:
-            images: ``[point, channel, height, width]``, or without the channel where there is one; integers from 0
-                to 255, or floating-point numbers in [0, 1].
-            labels: of each point, of any kind that can be sorted.
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        return self.trial.device
 
-        Raises:
-            UserError: another shape than the model's, or fewer than two classes.
-        """
-        if self.method.problem.kind != "classification":
-            raise UserError(
-                f"adapt takes images and their classes; this model is for {self.method.problem.kind}. "
-                "Use its method's amortize and predictive."
-            )
-        x = self._images(images)
-        of_points = labels.tolist() if isinstance(labels, np.ndarray | torch.Tensor) else list(labels)  # type: ignore[arg-type]
-        try:
-            classes = tuple(sorted(set(of_points)))
-        except TypeError as error:
-            raise UserError(f"labels must be numbers, or texts, one for each image; got others: {error}.") from error
-        if len(of_points) != x.shape[1] or len(classes) < 2:
-            raise UserError(
-                f"a support set needs a label for each image, and at least two classes; got {len(of_points)} labels of "
-                f"{len(classes)} classes for {x.shape[1]} images."
-            )
-        y = torch.tensor([[classes.index(label) for label in of_points]], device=x.device)
-        with self._computing():
-            return AdaptedModel(self, classes, self.method.amortize(Labeled(x, y, len(classes))))
+    @property
+    def seed(self) -> int:
+        """Of its training."""
+        return self.trial.seed
 
-    @contextlib.contextmanager
-    def _computing(self) -> Iterator[None]:
-        """As in evaluation; what is drawn is the same each time, and nobody else's generator moves."""
-        device = self.trial.device
-        with (
-            torch.no_grad(),
-            SCORED.applied(),
-            torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
-        ):
-            torch.manual_seed(seed_from("prediction", self.trial.seed))
-            yield
-
-    def _images(self, images: ArrayLike) -> torch.Tensor:
-        """One task's images as the method takes them, ``[1, point, channel, height, width]``."""
-        shape = self.method.problem.input_shape
-        try:
-            array = np.asarray(images)
-        except (TypeError, ValueError) as error:  # a tensor of a GPU; lists of unequal lengths
-            raise UserError(f"images must be an array in the CPU's memory; these are none: {error}.") from error
-        if array.ndim == 3 and shape[0] == 1:
-            array = array[:, None]
-        if array.ndim != 4 or array.shape[1:] != shape or not len(array):
-            raise UserError(
-                f"images must be [point, {', '.join(map(str, shape))}], and at least one; got {array.shape}."
-            )
-        if array.dtype.kind not in "buif":
-            raise UserError(f"images must be numbers; these are of the type {array.dtype}.")
-        largest = 255 if array.dtype.kind in "ui" else 1
-        if not (array.min() >= 0 and array.max() <= largest):  # which NaN is not, either
-            raise UserError(
-                f"images must be integers from 0 to 255, or floating-point numbers in [0, 1]; these are {array.dtype} "
-                f"from {array.min()} to {array.max()}."
-            )
-        return torch.as_tensor(array / largest, dtype=torch.float32, device=self.trial.device).unsqueeze(0)
-
-
-@dataclass(frozen=True, eq=False)
-class AdaptedModel:
-    """A model that was adapted to one task.
-
-    Attributes:
-        model: the trained model.
-        classes: the labels of the support set, sorted; columns of :meth:`predict`.
-        posterior: q(psi | D).
-    """
-
-    model: Model
-    classes: tuple[Any, ...]
-    posterior: Posterior[Any]
-
-    def predict(self, images: ArrayLike) -> NDArray[np.float64]:
-        """Predictive probabilities ``[point, class]`` in the order of ``classes``; images as in :meth:`Model.adapt`.
+    @property
+    def pictures(self) -> PictureForm:
+        """How files of pictures become its images: ``model.pictures.read(paths)``.
 
         Raises:
-            UserError: images of another shape than the model's.
+            UserError: it takes no pictures.
         """
-        x = self.model._images(images)
-        with self.model._computing():
-            predictive: Any = to_float64(self.model.method.predictive(self.posterior, x))
-            probabilities: NDArray[np.float64] = predictive.probs[0].cpu().numpy()
-        return probabilities
+        return self.trial.family.picture_form(self.trial.data, self.shape_of_pictures)
 
 
 def fit(
@@ -158,6 +93,7 @@ def fit(
     settings: Mapping[str, Any] | None = None,
     results: str | Path | None = None,
     reporter: Reporter | None = None,
+    log: str | None = None,
     **more: Any,
 ) -> Model:
     """Train a method on a bench.
@@ -170,9 +106,11 @@ def fit(
         results: folder for checkpoints, from which an interrupted training goes on; None for a temporary one. A class
             that is not registered has none, since nothing says whether it has changed since.
         reporter: shows progress; None for none.
-        more: further options of ``run``: ``norm``, ``backbone``, ``preset``, ``iterations``, ``test_tasks``,
-            ``queries``, ``query_concentration``, ``test_on``, ``data_root``, ``source``, ``data``, ``device``,
-            ``precision``, ``compile``, ``graph``.
+        log: ``tensorboard``, ``wandb`` or ``mlflow``, to watch the training; its files are in the folder ``logs`` of
+            ``results``, or of ``runs`` where that is None.
+        more: further options of ``run``: ``norm``, ``backbone``, ``pretrain``, ``init``, ``evaluate_only``, ``preset``,
+            ``iterations``, ``test_tasks``, ``queries``, ``query_concentration``, ``test_on``, ``data_root``,
+            ``source``, ``data``, ``device``, ``precision``, ``compile``, ``graph``.
 
     Raises:
         UserError: what was asked for cannot be done.
@@ -186,12 +124,14 @@ def fit(
             f"checkpoints are kept for registered methods; {name} is not. Leave results out, or register its class."
         )
     with tempfile.TemporaryDirectory() as temporary:
-        layer = {"bench": bench, "methods": name, "seeds": seed, "set": dict(settings or {})}
+        layer = {"bench": bench, "methods": name, "seeds": seed, "set": dict(settings or {}), "log": log}
         config = options.run_config(options.merged(more, layer, {"results": results or temporary}))
         trials = planning.plan_trials(config, reporter, methods=own)
         if len(trials) != 1:
             raise UserError(f"fit trains one model; these options ask for {len(trials)}. Use run for several.")
-        built, training, _ = train_trial(trials[0], config.results, reporter or Quiet(), afresh=False)
+        shown, watched_in = reporter or Quiet(), RUNS if results is None else config.results
+        with TrialLog(config.log, trials[0], watched_in, shown) as opened:
+            built, training, _ = train_trial(trials[0], config.results, shown, afresh=False, log=opened)
     built.load_state_dict(training.best_model)
     return Model(built.eval(), trials[0], training)
 
@@ -265,17 +205,38 @@ def _with_data(trial: Trial, bench: Bench | None) -> Trial:
     return dataclasses.replace(trial, data=bench.data)
 
 
-def load(record: str | Path, *, device: str = "cpu") -> Model:
-    """The trained model behind a record, from the checkpoint in the same results folder.
+def load(source: str | Path, *, device: str = "cpu", trust_code: bool = False) -> Model | WrappedModel:
+    """A trained model: that behind a record, an exported one, or one that ships with the suite.
 
     Args:
-        record: a record's file, ``FOLDER/records/BENCH/METHOD/NAME.json``.
+        source: a record's file, ``FOLDER/records/BENCH/METHOD/NAME.json``, with the checkpoint in the same results
+            folder; a file of :func:`export`; a name of ``list models``; or the place of a wrapped model, as
+            ``my_file.py:name``.
         device: where the model is.
+        trust_code: whether a network of your own is run that an exported model names.
 
     Raises:
-        UserError: no such record or checkpoint, or a method that is not installed or has changed since.
+        UserError: no such record, checkpoint, file or name; one that is damaged; or a method that is not installed or
+            has changed since.
     """
-    trial, training = restoring.restored(Path(record).expanduser(), resolve_device(device))
-    method = trial.build_method()
-    method.load_state_dict(training.best_model)
-    return Model(method.eval(), trial, training)
+    if is_place(str(source)) and Path(source).suffix not in (ENDING, ".json"):
+        plugin = registry.method(registry.method_at(str(source)))
+        if not issubclass(plugin, Wrapped):
+            raise UserError(f"a model of your own code is what wrap returns; {source} is a method. Train it with fit.")
+        return WrappedModel(plugin, resolve_device(device))
+    shipped = exports()
+    path = shipped.get(str(source)) or given_path(source)
+    if not (path.suffix or path.exists()):
+        raise unknown_name("model", str(source), shipped)
+    if path.suffix == ENDING:
+        record, trial, training = exporting.read(path, resolve_device(device), trust_code=trust_code)
+    else:
+        record, trial, training = restoring.restored(path, resolve_device(device))
+    try:
+        method = trial.build_method()
+    except UserError:
+        raise
+    except Exception as error:  # whatever sizes that no network has lead to
+        raise UserError(f"{path} must be of a model that can be built; it is not: {one_line(error)}.") from error
+    load_strictly(method, training.best_model, str(path))
+    return Model(method.eval(), trial, training, record)

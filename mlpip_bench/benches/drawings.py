@@ -11,6 +11,8 @@ from mlpip_bench.benches.images import ImageClassification
 from mlpip_bench.utils.settings import key_of
 
 if TYPE_CHECKING:
+    from mlpip_bench.benches.family import TaskSource
+    from mlpip_bench.datasets.pictures import PictureForm
     from mlpip_bench.datasets.preparing.preparer import Preparer
     from mlpip_bench.datasets.sources import DataSource
 
@@ -61,3 +63,9 @@ class Drawings(ImageClassification):
             chosen=key_of(self.options),
             preparers={self.key: self.preparer()},
         )
+
+    def picture_form(self, data: TaskSource, shape: tuple[int, int, int]) -> PictureForm:  # noqa: ARG002
+        """Ink is bright."""
+        from mlpip_bench.datasets.pictures import drawings
+
+        return drawings(shape)

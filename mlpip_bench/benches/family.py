@@ -17,6 +17,7 @@ from mlpip_bench.utils.settings import NoSettings
 if TYPE_CHECKING:  # families are listed without torch
     import torch
 
+    from mlpip_bench.datasets.pictures import PictureForm
     from mlpip_bench.evaluation.metrics import Metric
     from mlpip_bench.inference.method import TaskKind, TrainingPlan
     from mlpip_bench.tasks.kernels import Kernel
@@ -163,6 +164,17 @@ class TaskFamily(abc.ABC):
     def fitted(self, plan: TrainingPlan, bench: BenchSpec, data: TaskSource) -> TrainingPlan:  # noqa: ARG002
         """The plan, with no more tasks and queries than there are where there are only so many."""
         return plan
+
+    def picture_form(self, data: TaskSource, shape: tuple[int, int, int]) -> PictureForm:  # noqa: ARG002
+        """How a user's pictures become images of a model that was trained on this data.
+
+        Args:
+            data: what the model was trained on, which need not be at hand: its images may not be asked for.
+            shape: of the model's images, ``(channel, height, width)``.
+        """
+        from mlpip_bench.datasets.pictures import photographs
+
+        return photographs(shape)
 
     def queries_at_test(self, asked: int) -> int:
         """Queries per class at test, where so many are asked for."""

@@ -14,8 +14,11 @@ from mlpip_bench.cli.check import CHECK_EXAMPLES, check
 from mlpip_bench.cli.clean import CLEAN_EXAMPLES, clean
 from mlpip_bench.cli.common import err, out
 from mlpip_bench.cli.data import data_app
+from mlpip_bench.cli.elsewhere import EXPORT_SPLIT_EXAMPLES, IMPORT_EXAMPLES, export_split, import_scores
+from mlpip_bench.cli.features import FEATURES_EXAMPLES, features
 from mlpip_bench.cli.figures import FIGURES_EXAMPLES, REPORT_EXAMPLES, figures, report
 from mlpip_bench.cli.listing import list_app
+from mlpip_bench.cli.models import EXPORT_EXAMPLES, PREDICT_EXAMPLES, export, predict
 from mlpip_bench.cli.rescore import RESCORE_EXAMPLES, rescore
 from mlpip_bench.cli.run import RUN_EXAMPLES, run
 from mlpip_bench.cli.tables import COMPARE_EXAMPLES, TABLE_EXAMPLES, compare, table
@@ -100,10 +103,15 @@ for _command, _examples in (
     (report, REPORT_EXAMPLES),
     (rescore, RESCORE_EXAMPLES),
     (verify, VERIFY_EXAMPLES),
+    (export, EXPORT_EXAMPLES),
+    (predict, PREDICT_EXAMPLES),
     (check, CHECK_EXAMPLES),
     (clean, CLEAN_EXAMPLES),
+    (import_scores, IMPORT_EXAMPLES),
 ):
     app.command(epilog=_examples)(_command)
+data_app.command(epilog=EXPORT_SPLIT_EXAMPLES)(export_split)
+data_app.command(epilog=FEATURES_EXAMPLES)(features)
 app.add_typer(list_app, name="list")
 app.add_typer(data_app, name="data")
 

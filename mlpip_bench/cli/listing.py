@@ -135,3 +135,20 @@ def list_data(data_root: DataRoot = None) -> None:
             *(f"made by `data prepare {name}` of {each.source}" for name, each in source.preparers.items()),
         ]:
             out.print(f"  {line}", markup=False, soft_wrap=True, highlight=False)
+
+
+@list_app.command("models")
+def list_models() -> None:
+    """Trained models that ship with the suite, for predict and load."""
+    from mlpip_bench.pretrained import exports
+    from mlpip_bench.records.exports import read
+
+    table = folded_table("model", "method", "trained on", "takes", "kB")
+    for name, path in exports().items():
+        record, content = read(path)
+        shape = "x".join(map(str, record.backbone["input_shape"]))
+        data = f"{record.bench} of {record.data['name']} ({record.data['source']})"
+        table.add_row(name, record.method, data, f"pictures {shape}", f"{len(content) / 1000:.0f}")
+    out.print(table)
+    for path in exports().values():
+        out.print(path.with_suffix(".md"), markup=False, highlight=False, soft_wrap=True)

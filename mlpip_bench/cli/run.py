@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from mlpip_bench.benches.family import PRESETS
 from mlpip_bench.cli.common import DataRoot, Results
-from mlpip_bench.execution import options
-from mlpip_bench.utils.choices import NORM_MODES
+from mlpip_bench.execution import option_files, options
+from mlpip_bench.utils.choices import NORM_MODES, OWN_NORM, Log
 from mlpip_bench.utils.files import given_path
 
 RUN_EXAMPLES = (
@@ -47,7 +47,8 @@ def run(
     norm: Annotated[
         str,
         typer.Option(
-            help=f"Normalization of all methods; several with commas, or all: {', '.join(NORM_MODES)}.",
+            help=f"Normalization of all methods; several with commas, or all: {', '.join(NORM_MODES)}; or {OWN_NORM}, "
+            "ordinary batch norm.",
             rich_help_panel=_TRAINING,
         ),
     ] = _D["norm"],
@@ -59,6 +60,31 @@ def run(
             rich_help_panel=_TRAINING,
         ),
     ] = None,
+    pretrain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="none|classify[,SETTING=VALUE]",
+            help="Train the backbone before, by classification of all training classes; left out, for the methods that "
+            "need it.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    init: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE[,trained_on=TEXT]",
+            help="Parameters that the method starts from: a checkpoint, a state dict of torch, or safetensors.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    evaluate_only: Annotated[
+        bool,
+        typer.Option(
+            "--evaluate-only",
+            help="Test models as they are at the start; nothing is trained.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = False,
     preset: Annotated[str, typer.Option(help=f"Budget: {', '.join(PRESETS)}.", rich_help_panel=_TRAINING)] = _D[
         "preset"
     ],
@@ -208,6 +234,14 @@ def run(
             rich_help_panel=_EXECUTION,
         ),
     ] = _D["check"],
+    log: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(get_args(Log)),
+            help="Log losses, validation and scores below logs/ of the results, to watch a training; an extra each.",
+            rich_help_panel=_OUTPUT,
+        ),
+    ] = None,
     profile: Annotated[
         bool,
         typer.Option(
@@ -247,9 +281,9 @@ def run(
 ) -> None:
     """Train and test methods on benches, keep a record of each trial, and print the tables."""
     given = _given(ctx)
-    asked = [options.merged(layer, given) for layer in (options.read_options(config) if config else [{}])]
+    asked = [options.merged(layer, given) for layer in (option_files.read_options(config) if config else [{}])]
     if print_config:
-        typer.echo(options.as_yaml(asked[0]) if len(asked) == 1 else options.runs_as_yaml(asked), nl=False)
+        typer.echo(option_files.as_yaml(asked[0]) if len(asked) == 1 else option_files.runs_as_yaml(asked), nl=False)
         return
     configs = [options.run_config(each) for each in asked]  # all, before any work starts
     from mlpip_bench.cli.running import perform_runs  # here, since torch takes a second to import

@@ -31,6 +31,7 @@ from mlpip_bench.datasets.archives import broken, read_zip
 from mlpip_bench.datasets.arrays import read_npz
 from mlpip_bench.datasets.base import SPLITS, ClassImages, ImageDataset
 from mlpip_bench.datasets.lists import read_list
+from mlpip_bench.datasets.pictures import PictureForm, ink, on_paper
 from mlpip_bench.datasets.reading import (
     Found,
     Picture,
@@ -303,6 +304,23 @@ def shrink(paper: NDArray[np.bool_], resize: Resize) -> NDArray[np.uint8]:
     # border between two pixels, so turning before or after makes no difference.
     middle = ((np.arange(SMALL_SIDE) + 0.5) * SIDE / SMALL_SIDE).astype(np.intp)
     return np.where(paper[:, middle[:, None], middle], 0, 255).astype(np.uint8)
+
+
+def picture_form(resize: Resize) -> PictureForm:
+    """How a user's pictures of characters become what :func:`shrink` makes of Omniglot's own.
+
+    Those of the small size already have been made so.
+    """
+
+    def convert(picture: Image.Image) -> NDArray[np.uint8]:
+        drawing = ink(picture)
+        if drawing.size == (SMALL_SIDE, SMALL_SIDE):
+            return np.asarray(drawing)[None]
+        return shrink(np.asarray(on_paper(drawing, SIDE, SIDE))[None] < 128, resize)
+
+    return PictureForm(
+        f"made black and white at {SIDE}x{SIDE}, then {SMALL_SIDE}x{SMALL_SIDE} with bright ink on dark paper", convert
+    )
 
 
 def split_characters(characters: Iterable[Character], split: Split) -> dict[str, list[Character]]:

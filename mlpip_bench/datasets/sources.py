@@ -77,6 +77,7 @@ class DataSource:
         facts: names of files that say something of the data set, but are not the data set.
         decoded: whether its files are arrays already, of which the cache would be a mere copy.
         preparers: what makes it on the user's machine, by the names that ``data prepare`` knows them under.
+        license, citation: of the data, where all copies have the same and no file of theirs says it.
     """
 
     key: str
@@ -90,6 +91,8 @@ class DataSource:
     facts: tuple[str, ...] = ()
     decoded: bool = False
     preparers: Mapping[str, Preparer] = field(default_factory=dict)
+    license: str = ""
+    citation: str = ""
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,12 @@ def load(
         return stand_in.load(reporter)
     found = _locate(source, data_root)
     if found is not None and source.decoded:
-        return found.read()
+        data = found.read()
+        if choice == "real" and data.source != "real":
+            raise UserError(
+                f"{source.key} is {data.source}, made of a stand-in, and real data is asked for. Leave --source out."
+            )
+        return data
     if found is not None:
         name = "-".join([source.key, *found.settings.values()])
         return cached(name, _made_from(source, found), found.read, expected={"source": "real"})
@@ -173,7 +181,7 @@ def verify(source: DataSource, data_root: Path | None) -> list[Check]:
     Raises:
         UserError: the data is not there; what is there but broken is a row that ``failed``.
     """
-    _folders(source, data_root)  # a data folder that does not exist is an error, not a finding
+    folders_of(source, data_root)  # a data folder that does not exist is an error, not a finding
     try:
         found = _locate(source, data_root)
     except UserError as error:
@@ -206,7 +214,7 @@ def _check_options(source: DataSource, stand_in: StandIn) -> None:
         )
 
 
-def _folders(source: DataSource, data_root: Path | None) -> list[Path]:
+def folders_of(source: DataSource, data_root: Path | None) -> list[Path]:
     """The folders that may hold the data set: by name, so that no other data set passes for it."""
     if data_root is None:
         return []
@@ -218,7 +226,7 @@ def _folders(source: DataSource, data_root: Path | None) -> list[Path]:
 
 def _locate(source: DataSource, data_root: Path | None) -> Found | None:
     try:
-        for folder in _folders(source, data_root):
+        for folder in folders_of(source, data_root):
             found = source.find(folder)
             if found is not None:
                 return found
@@ -231,7 +239,7 @@ def _absence(source: DataSource, data_root: Path | None) -> str:
     name = source.title.split(":")[0]
     if data_root is None:
         return f"{name} is not known to be anywhere: no data folder is set (--data-root or {ROOT_VARIABLE})."
-    for folder in _folders(source, data_root):
+    for folder in folders_of(source, data_root):
         # A split list alone is a fact about the data set, not the data set.
         content = sorted(p.name for p in folder.iterdir() if not p.name.startswith(".") and p.name not in source.facts)
         if content:

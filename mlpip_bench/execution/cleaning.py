@@ -86,6 +86,8 @@ def _checkpoints_of(records: Iterable[Record], folder: Path) -> Iterator[Path]:
             trial = trial_of(record)
             if trial.record_key(record.protocol) == record.key:
                 yield trial.checkpoint(folder)
+                if trial.pretraining is not None:
+                    yield trial.pretraining_checkpoint(folder)
 
 
 def _of_trials(folder: Path, kind: str, suffix: str) -> Iterator[Path]:

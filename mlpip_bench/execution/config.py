@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mlpip_bench.benches.family import TEST_QUERIES, DataRequest
-from mlpip_bench.utils.choices import DEFAULT_NORM, NormMode, SourceChoice
+from mlpip_bench.registry import place_of
+from mlpip_bench.utils.choices import DEFAULT_NORM, Log, NormMode, SourceChoice
 from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.progress import Quiet, Reporter
 
@@ -33,6 +34,11 @@ class RunConfig:
         norms: normalization modes; all methods are run in each.
         backbone: name of the network that all methods share; None for each task family's own.
         backbone_settings: its settings, where they are not at their defaults.
+        pretrain: how backbones are trained before; None for each method's own way.
+        pretrain_settings: fields of :class:`~mlpip_bench.inference.pretraining.Pretraining` that are set.
+        init: file of parameters that methods start from.
+        init_trained_on: what they saw.
+        evaluate_only: whether models are tested as they are at the start.
         preset: budget.
         queries: queries per class at test.
         query_concentration: None for as many queries of each class at test; else of the Dirichlet distribution that
@@ -51,6 +57,7 @@ class RunConfig:
         results: folder of records, tables and checkpoints.
         predictions: whether predictions are kept next to records; no part of any key.
         check: whether records of other packages' methods say what the conformance suite finds; no part of any key.
+        log: library that logs trainings, to watch them; None for none; no part of any key.
     """
 
     benches: tuple[str, ...]
@@ -60,6 +67,11 @@ class RunConfig:
     norms: tuple[NormMode, ...] = (DEFAULT_NORM,)
     backbone: str | None = None
     backbone_settings: Mapping[str, Any] = field(default_factory=dict)
+    pretrain: str | None = None
+    pretrain_settings: Mapping[str, Any] = field(default_factory=dict)
+    init: Path | None = None
+    init_trained_on: str = ""
+    evaluate_only: bool = False
     preset: str = "quick"
     queries: int = TEST_QUERIES
     query_concentration: float | None = None
@@ -77,6 +89,7 @@ class RunConfig:
     results: Path = RUNS
     predictions: bool = True
     check: bool = True
+    log: Log | None = None
 
     def request(self, reporter: Reporter | None = None) -> DataRequest:
         """Where data may come from."""
@@ -95,7 +108,7 @@ class RunConfig:
         protocols = tuple(dict.fromkeys(name for trial in trials for name in trial.protocols))
         return dataclasses.replace(
             self,
-            methods=methods,
+            methods=tuple(map(place_of, methods)),
             protocols=protocols,
             benches=tuple(dict.fromkeys(trial.bench.name for trial in trials)),
             seeds=tuple(dict.fromkeys(trial.seed for trial in trials)),
@@ -104,4 +117,5 @@ class RunConfig:
             sweeps=swept,
             data_root=self.data_root and self.data_root.expanduser().absolute(),
             results=self.results.absolute(),
+            init=self.init and self.init.expanduser().absolute(),
         )

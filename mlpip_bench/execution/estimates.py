@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from mlpip_bench.evaluation.protocol import EvalProtocol, Evaluation, Measuremen
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.status import Standing
 from mlpip_bench.execution.trial import Trial
-from mlpip_bench.tasks.stream import batches
+from mlpip_bench.inference.method import Method, TrainingPlan
+from mlpip_bench.tasks.stream import Stream, batches
 from mlpip_bench.training.checkpoints import iterations_done
+from mlpip_bench.training.pretraining import classification, images_of
 from mlpip_bench.training.steps import descend, loss_of, optimizer_of
 from mlpip_bench.utils.device import most_resident_bytes
 from mlpip_bench.utils.progress import Reporter
@@ -46,6 +49,7 @@ def estimate_all(standings: Sequence[Standing], config: RunConfig, reporter: Rep
     """
     found: dict[Trial, Estimate | None] = {}
     before: dict[str, Estimate | None] = {}
+    pretrainings: set[str] = set()  # each is made once
     held = most_resident_bytes()
     open_ones = [standing for standing in standings if not standing.nothing]
     with reporter.stage("measuring a few steps of each", len(open_ones)) as step:
@@ -58,7 +62,7 @@ def estimate_all(standings: Sequence[Standing], config: RunConfig, reporter: Rep
                     before[costs] = _estimate(trial, standing.alone, reached, held)
                 except (Exception, SystemExit):  # which the run will keep as the trial's failure
                     before[costs] = None
-            found[trial] = before[costs]
+            found[trial] = _with_pretraining(trial, before[costs], config, pretrainings)
             step(number)
     return found
 
@@ -71,12 +75,7 @@ def _reached(trial: Trial, config: RunConfig) -> int:
 def _estimate(trial: Trial, protocols: Sequence[str], reached: int, held: int) -> Estimate:
     plan, device = trial.plan, trial.device
     method, streams = trial.build_method(), trial.streams()
-    optimizer = optimizer_of(method, plan)
-
-    def train_step() -> None:
-        method.train()
-        descend(loss_of(method, list(batches(streams["train"], 0, plan.tasks_per_batch))), optimizer, plan.clip_norm)
-
+    train_step = _step_of(method, plan, streams["train"])
     validations = plan.iterations // plan.validate_every - reached // plan.validate_every
     with trial.numerics.applied(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         step_bytes = peak_bytes(train_step, device)  # which warms up, too
@@ -96,6 +95,33 @@ def _estimate(trial: Trial, protocols: Sequence[str], reached: int, held: int) -
     training = draws * (left * step + validations * plan.validation_tasks * validation)
     seconds = training + models * plan.test_tasks * test
     return Estimate(seconds, max(step_bytes, test_bytes) + (held if device.type == "cpu" else 0))
+
+
+def _step_of(method: Method[Any], plan: TrainingPlan, stream: Stream) -> Callable[[], None]:
+    """A training step; nothing where none is taken."""
+    optimizer = optimizer_of(method, plan)
+
+    def train_step() -> None:
+        if plan.iterations:
+            method.train()
+            descend(loss_of(method, list(batches(stream, 0, plan.tasks_per_batch))), optimizer, plan.clip_norm)
+
+    return train_step
+
+
+def _with_pretraining(trial: Trial, found: Estimate | None, config: RunConfig, counted: set[str]) -> Estimate | None:
+    """With the time of its pre-training, for the first trial that needs it."""
+    settings = trial.pretraining
+    if settings is None or found is None or trial.pretraining_key in counted:
+        return found
+    counted.add(trial.pretraining_key)
+    training = images_of(trial.streams()["train"], trial.bench.name)
+    step = _step_of(*classification(trial.problem, settings, training))
+    left = settings.iterations - iterations_done(trial.pretraining_checkpoint(config.results), trial.pretraining_key)
+    with trial.numerics.applied():
+        step()
+        seconds = statistics.median(_seconds(step, trial.device) for _ in range(_STEPS))
+    return dataclasses.replace(found, seconds=found.seconds + left * seconds)
 
 
 def _measure(protocol: MeasurementRule, evaluation: Evaluation) -> None:

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 import mlpip_bench
 from mlpip_bench import registry
+from mlpip_bench.utils.places import code_at, is_place
 
 NUMBERS_VERSION = 2
 """Raised by whoever moves the numbers of any method, bench or protocol of the suite; a part of every key.
@@ -34,6 +35,10 @@ def plugin_code(kind: registry.Kind, name: str) -> str | None:
     Returns:
         Twelve hexadecimal digits.
     """
+    if kind == "backbone" and is_place(name):
+        return code_at(name, "--backbone")
+    if kind == "method" and is_place(place := registry.place_of(name)):
+        return code_at(place, "--methods")
     entry = registry.origin(kind, name)
     if entry is None or entry.dist is None or registry.is_own(entry):
         return None

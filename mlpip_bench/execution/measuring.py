@@ -23,6 +23,8 @@ from mlpip_bench.evaluation.protocol import (
     compiled_for_tests,
 )
 from mlpip_bench.execution.fingerprint import NUMBERS_VERSION, engine_code, requirements
+from mlpip_bench.execution.logs import TrialLog
+from mlpip_bench.execution.starting import begin
 from mlpip_bench.execution.trial import Trial
 from mlpip_bench.inference.method import Method
 from mlpip_bench.records.predictions import OfTrial, Predictions, Split, save, stem
@@ -31,9 +33,11 @@ from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.training.checkpoints import State, TrainingState, add_environment, iterations_done, load_checkpoint
 from mlpip_bench.training.loop import train
 from mlpip_bench.training.steps import uses_graph
+from mlpip_bench.utils.choices import Log
 from mlpip_bench.utils.device import environment
 from mlpip_bench.utils.errors import TrialError, UserError, message_in_one_line, one_line
 from mlpip_bench.utils.numerics import SCORED
+from mlpip_bench.utils.places import is_place
 from mlpip_bench.utils.progress import Reporter
 from mlpip_bench.utils.settings import as_json
 
@@ -46,6 +50,7 @@ def train_and_measure(
     *,
     afresh: bool,
     predictions: bool = False,
+    log: Log | None = None,
 ) -> Iterator[Record]:
     """Train, from the last checkpoint if there is one, then measure by protocols that measure one model.
 
@@ -56,6 +61,7 @@ def train_and_measure(
         reporter: shows bars.
         afresh: whether to train again where training is complete.
         predictions: whether to keep the predictions that the records are made of, in a file that is written first.
+        log: library that logs training and scores.
 
     Yields:
         A record a protocol, as soon as it is measured, to be kept at once.
@@ -64,29 +70,34 @@ def train_and_measure(
         TrialError: training stopped, or a protocol failed, after the records of the others.
         UserError: a checkpoint is damaged or cannot be written.
     """
-    method, trained, streams = train_trial(trial, folder, reporter, afresh=afresh)
-    failed: dict[str, BaseException] = {}
-    with SCORED.applied():
-        began = time.monotonic()
-        method = compiled_for_tests(method, trial.numerics)
-        found: dict[tuple[Split, int], Predictions] | None = {} if predictions else None
-        of_all: tuple[bool, PredictionsFile | None] | None = None
-        for measured in _measure(trial, method, trained, streams, protocols, reporter, found, failed):
-            if of_all is None:
-                kept = _keep(trial, found, folder, reporter) if found else None
-                of_all = is_inductive(method, streams["test"].batch(0, 1)), kept
-            inductive, kept = of_all
-            for name, scores in measured.items():
-                record = make_record(trial, method, trained, name, scores, inductive, time.monotonic() - began, {})
-                yield dataclasses.replace(record, predictions=kept)
-        method.load_state_dict(trained.best_model)  # which the method holds from here on
-    if failed:  # the records of the others are written by now
-        messages = (f"protocol {name}: {message_of(error)}" for name, error in failed.items())
-        raise TrialError("; ".join(messages)) from next(iter(failed.values()))
+    with TrialLog(log, trial, folder, reporter) as opened:
+        method, trained, streams = train_trial(trial, folder, reporter, afresh=afresh, log=opened)
+        failed: dict[str, BaseException] = {}
+        made: list[Record] = []
+        with SCORED.applied():
+            began = time.monotonic()
+            method = compiled_for_tests(method, trial.numerics)
+            found: dict[tuple[Split, int], Predictions] | None = {} if predictions else None
+            of_all: tuple[bool, PredictionsFile | None] | None = None
+            for measured in _measure(trial, method, trained, streams, protocols, reporter, found, failed):
+                if of_all is None:
+                    kept = _keep(trial, found, folder, reporter) if found else None
+                    of_all = is_inductive(method, streams["test"].batch(0, 1)), kept
+                inductive, kept = of_all
+                for name, scores in measured.items():
+                    record = make_record(trial, method, trained, name, scores, inductive, time.monotonic() - began, {})
+                    made.append(dataclasses.replace(record, predictions=kept))
+                    yield made[-1]
+            method.load_state_dict(trained.best_model)  # which the method holds from here on
+        for record in made:
+            opened.scores(record)
+        if failed:  # the records of the others are written by now
+            messages = (f"protocol {name}: {message_of(error)}" for name, error in failed.items())
+            raise TrialError("; ".join(messages)) from next(iter(failed.values()))
 
 
 def train_trial(
-    trial: Trial, folder: Path, reporter: Reporter, *, afresh: bool
+    trial: Trial, folder: Path, reporter: Reporter, *, afresh: bool, log: TrialLog | None = None
 ) -> tuple[Method[Any], TrainingState, dict[str, Stream]]:
     """Train a trial's method, from the last checkpoint if there is one.
 
@@ -95,6 +106,7 @@ def train_trial(
         folder: of the results, for the checkpoint.
         reporter: shows a bar.
         afresh: whether to train again where training is complete.
+        log: shows how training goes; None for none.
 
     Returns:
         The method, which holds the last model; how training went; and the task streams.
@@ -104,12 +116,15 @@ def train_trial(
         UserError: a checkpoint is damaged or cannot be written.
     """
     streams = trial.streams()
-    method = trial.build_method()
     checkpoint = trial.checkpoint(folder)
     start = iterations_done(checkpoint, trial.training_key)
     if afresh and start == trial.plan.iterations:
-        checkpoint.unlink()  # an unfinished one belongs to this very command, which was interrupted
+        checkpoint.unlink(missing_ok=True)  # an unfinished one belongs to this very command, which was interrupted
         start = 0
+    begun = checkpoint.exists()
+    method, pretraining = (trial.build_method(), {}) if begun else begin(trial, streams, folder, reporter)
+    if log is not None and start < trial.plan.iterations:
+        log.begin(start, streams)
     here = _where(trial)
     if 0 < start < trial.plan.iterations:
         reporter.say(f"{trial.title}: goes on from iteration {start}")
@@ -129,9 +144,11 @@ def train_trial(
             checkpoint=checkpoint,
             key=trial.training_key,
             environment=here,
+            pretraining=pretraining,
             graph=trial.numerics.graph,
             say=lambda message: reporter.say(f"{trial.title}: {message}"),
             step=step,
+            log=None if log is None else log.points,
         )
     return method, trained, streams
 
@@ -203,6 +220,7 @@ def make_record(
     session: Mapping[str, Any],
 ) -> Record:
     """The record of what a protocol measured of a trial's model."""
+    iterations = trained.iteration if method.learns else 0
     return Record(
         key=trial.record_key(protocol),
         bench=trial.measured_as,
@@ -215,16 +233,18 @@ def make_record(
         data=trial.data_facts,
         backbone=trial.backbone_facts,
         scores=tuple(scores),
-        parameters=sum(p.numel() for p in method.parameters()),
+        parameters=method.parameter_count,
         training={
-            "iterations": trained.iteration,
-            "tasks_seen": trained.iteration * trial.plan.tasks_per_batch,
+            "iterations": iterations,
+            "tasks_seen": iterations * trial.plan.tasks_per_batch,
             "seconds": trained.seconds,
             "best_iteration": trained.best_iteration,
             "chosen": {name: iteration for name, (iteration, _) in _chosen(trial, trained).items()},
             "history": trained.history,
             "history_seconds": [trained.seconds_at.get(int(entry["iteration"])) for entry in trained.history],
             **({"environments": trained.environments} if len(trained.environments) > 1 else {}),
+            **({"pretraining": trained.pretraining} if trained.pretraining else {}),
+            **({"outside": True} if trained.pretraining and not (iterations or trial.pretraining) else {}),
             **({"swept": sorted(trial.swept)} if trial.swept else {}),
         },
         seconds=seconds,
@@ -242,10 +262,12 @@ def code_facts(trial: Trial, protocol: str) -> dict[str, Any]:
     """What a record says of the code that made it: of the suite's, and of plugins of other packages."""
     others = {f"protocol {name}" for name in trial.protocols if name != protocol}
     own = {plugin: code for plugin, code in trial.code.items() if plugin not in others}
+    place = registry.place_of(trial.method)
     packages = [requirements(*plugin.split(" ", 1)) for plugin in own]  # type: ignore[arg-type]
     return {
         "numbers": NUMBERS_VERSION,
         "build": engine_code(),
+        **({"place": place} if is_place(place) else {}),
         **({"plugins": own, "packages": {k: v for found in packages for k, v in found.items()}} if own else {}),
     }
 

@@ -95,7 +95,7 @@ def _bytes_of_an_image(plugin: type[Method[Any]], settings: Any, problem: Proble
         method = plugin(dataclasses.replace(problem, way=way), settings).train()
 
         def peak(shots: int, queries: int) -> int:
-            batch = TaskBatch(images(shots), images(queries))
+            batch = TaskBatch(images(shots), images(queries), classes=torch.arange(way).unsqueeze(0))
             return peak_bytes(lambda: method.loss(batch).backward(), device)
 
         peak(1, 1)  # gradients of parameters are made once

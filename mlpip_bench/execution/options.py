@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,9 @@ DEFAULTS: Mapping[str, Any] = {
     "seeds": "0",
     "norm": "metabn",
     "backbone": None,
+    "pretrain": None,
+    "init": None,
+    "evaluate_only": False,
     "preset": "quick",
     "iterations": None,
     "test_tasks": None,
@@ -44,6 +47,7 @@ DEFAULTS: Mapping[str, Any] = {
     "results": RUNS,
     "predictions": True,
     "check": True,
+    "log": None,
     "profile": False,
     "dry_run": False,
     "estimate": False,
@@ -62,9 +66,6 @@ LARGEST_TUNE = 10_000
 _MOST_AT_ONCE = 4096  # processes of a cluster, or of its CPUs
 _MOST_THREADS = 512  # more than any machine has cores for; many more are a segmentation fault
 _LONGEST_VALUE = 1000  # characters of a value that is not simply a text
-
-ABOUT = ("question", "page", "machine", "version", "numbers", "frozen", "status", "note")
-"""What else a file of options may have: what an experiment says of itself."""
 
 
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,13 +107,15 @@ _TYPES: tuple[tuple[str, Callable[[object], bool], tuple[str, ...]], ...] = (
     (
         "true or false",
         lambda value: isinstance(value, bool),
-        ("predictions", "check", "profile", "dry_run", "estimate", "wait"),
+        ("evaluate_only", "predictions", "check", "profile", "dry_run", "estimate", "wait"),
     ),
     (
         "a text",
         _is_text,
         (
             "backbone",
+            "pretrain",
+            "init",
             "preset",
             "test_on",
             "select",
@@ -124,6 +127,7 @@ _TYPES: tuple[tuple[str, Callable[[object], bool], tuple[str, ...]], ...] = (
             "graph",
             "overwrite",
             "ray",
+            "log",
         ),
     ),
     ("the name of a folder", lambda value: isinstance(value, str | Path), ("results", "data_root")),
@@ -145,85 +149,6 @@ def _checked(name: str, value: Any) -> Any:
         hint = " In YAML, put quotes around off, on, no and yes." if isinstance(value, bool) else ""
         raise UserError(f"{name} must be {words}; got {value!r}.{hint}")
     return int(value) if _is_whole(value) else value
-
-
-def read_options(path: Path) -> list[dict[str, Any]]:
-    """The runs that a YAML file asks for: options by name; ``runs``, if it has them, each over the file's others.
-
-    Raises:
-        UserError: it cannot be read, or is no mapping of options.
-    """
-    import yaml
-
-    try:
-        content = _yaml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError) as error:
-        wrong = error.strerror if isinstance(error, OSError) else error
-        raise UserError(
-            f"a file of options must be readable YAML; {path} is not: {wrong}. --print-config writes one."
-        ) from error
-    if not isinstance(content, dict):
-        holds = "is empty" if content is None else f"holds a {type(content).__name__}"
-        raise UserError(f"a file of options must map their names to values; {path} {holds}. --print-config writes one.")
-    shared = {str(name).replace("-", "_"): value for name, value in content.items() if name not in ABOUT}
-    runs = shared.pop("runs", [{}])
-    if not (isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)):
-        raise UserError(f"runs in a file of options must be a list of mappings; those of {path} are not.")
-    return [_over(shared, {str(name).replace("-", "_"): value for name, value in run.items()}) for run in runs]
-
-
-def _over(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of two mappings by name, of the latter where both have one; mappings of both are joined."""
-    nested = {
-        name: _over(shared[name], value)
-        for name, value in own.items()
-        if isinstance(value, Mapping) and isinstance(shared.get(name), Mapping)
-    }
-    return {**shared, **own, **nested}
-
-
-def _yaml(text: str) -> Any:
-    """Content of a YAML text; a name that is there twice is refused, since only one of its values would count."""
-    import yaml
-
-    for node in _nodes(yaml.compose(text, yaml.SafeLoader)):
-        if isinstance(node, yaml.MappingNode):
-            keys = [key.value for key, _ in node.value]
-            if twice := next((key for key in keys if keys.count(key) > 1), None):
-                raise ValueError(f"{twice!r} is there twice")
-    return yaml.safe_load(text)
-
-
-def _nodes(node: Any) -> Iterator[Any]:
-    """A node of a YAML document, and all that are in it."""
-    if node is not None:
-        yield node
-        for child in node.value if isinstance(node.value, list) else ():
-            for part in child if isinstance(child, tuple) else (child,):
-                yield from _nodes(part)
-
-
-def as_yaml(options: Mapping[str, Any]) -> str:
-    """Options as YAML that :func:`read_options` reads; those that nobody set are left out where they mean nothing."""
-    import yaml
-
-    text: str = yaml.safe_dump(_plain(options), sort_keys=False, allow_unicode=True)
-    return text
-
-
-def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
-        for name, value in options.items()
-        if value is not None
-    }
-
-
-def runs_as_yaml(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Options of several runs as YAML, those that all share above."""
-    shared = {name: value for name, value in runs[0].items() if all(run[name] == value for run in runs)}
-    own = [{name: value for name, value in run.items() if name not in shared} for run in runs]
-    return as_yaml({**shared, "runs": [_plain(options) for options in own]})
 
 
 def run_config(options: Mapping[str, Any]) -> RunConfig:
@@ -264,7 +189,11 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
         raise UserError("a run needs a bench, for example --bench omni5w1s. See: list benches.")
     overrides = settings(_assignments(options["set"]), {n: options[n] for n in ("iterations", "test_tasks")})
     norms: Any = names(options["norm"])
-    backbone, backbone_settings = chosen_backbone(options["backbone"])
+    backbone, backbone_settings = with_settings("backbone", options["backbone"], "conv4,channels=32")
+    pretraining, of_pretraining = with_settings("pretrain", options["pretrain"], "classify,iterations=2000")
+    init, of_init = with_settings("init", options["init"], "model.safetensors,trained_on=ImageNet-1k")
+    if of_init.keys() - {"trained_on"}:
+        raise unknown_name("setting of --init", min(of_init.keys() - {"trained_on"}), ["trained_on"])
     return RunConfig(
         benches=names(options["bench"]),
         methods=names(options["methods"]),
@@ -273,6 +202,11 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
         norms=NORM_MODES if "all" in norms else norms,
         backbone=backbone,
         backbone_settings=backbone_settings,
+        pretrain=pretraining,
+        pretrain_settings=of_pretraining,
+        init=_path(init),
+        init_trained_on=str(of_init.get("trained_on", "")),
+        evaluate_only=options["evaluate_only"],
         preset=options["preset"],
         queries=options["queries"],
         query_concentration=options["query_concentration"],
@@ -290,6 +224,7 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
         results=_path(options["results"]) or RUNS,
         predictions=options["predictions"],
         check=options["check"],
+        log=options["log"],
     )
 
 
@@ -381,8 +316,8 @@ def sweeps(assignments: Sequence[str], fixed: Mapping[str, Mapping[str, Any]]) -
     }
 
 
-def chosen_backbone(text: str | None) -> tuple[str | None, dict[str, Any]]:
-    """What ``--backbone NAME[,SETTING=VALUE]`` names, and its settings.
+def with_settings(option: str, text: str | None, example: str) -> tuple[str | None, dict[str, Any]]:
+    """What an option like ``--backbone NAME[,SETTING=VALUE]`` names, and the settings.
 
     Raises:
         UserError: no name, or a setting without a value.
@@ -394,10 +329,10 @@ def chosen_backbone(text: str | None) -> tuple[str | None, dict[str, Any]]:
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not (equals and key.strip() and value.strip()):
-            raise UserError(f"--backbone takes NAME[,SETTING=VALUE], for example conv4,channels=32; got {text!r}.")
-        _add(found, key.strip(), value.strip(), f"--backbone {text}")
+            raise UserError(f"--{option} takes NAME[,SETTING=VALUE], for example {example}; got {text!r}.")
+        _add(found, key.strip(), value.strip(), f"--{option} {text}")
     if not name or "=" in name:
-        raise UserError(f"--backbone takes a name first, for example conv4,channels=32; got {text!r}.")
+        raise UserError(f"--{option} takes a name first, for example {example}; got {text!r}.")
     return name, found
 
 

@@ -16,15 +16,19 @@ from mlpip_bench.evaluation.protocol import EvalProtocol, MeasurementRule
 from mlpip_bench.execution.config import Overwrite, RunConfig
 from mlpip_bench.execution.fingerprint import plugin_code
 from mlpip_bench.execution.memory import check_memory
+from mlpip_bench.execution.starting import backbone_of, check_init, init_of, norm_of, plan_of, pretraining_of
 from mlpip_bench.execution.trial import TestedOn, Trial
 from mlpip_bench.execution.tuning import tuned
 from mlpip_bench.inference.method import Method
 from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.records.record import LARGEST_SEED
 from mlpip_bench.training.checkpoints import load_checkpoint
-from mlpip_bench.utils.choices import NORM_MODES, SourceChoice
+from mlpip_bench.training.loggers import check_installed
+from mlpip_bench.training.pretraining import images_of
+from mlpip_bench.utils.choices import NORM_MODES, OWN_NORM, Log, SourceChoice
 from mlpip_bench.utils.device import resolve_device
 from mlpip_bench.utils.errors import UserError, one_line, unknown_name
+from mlpip_bench.utils.places import is_place
 from mlpip_bench.utils.progress import Reporter
 from mlpip_bench.utils.settings import key_of, with_values
 
@@ -62,7 +66,8 @@ def plan_trials(
     elsewhere = () if config.test_on is None else (config.test_on,)
     _check_elsewhere(config, benches)
     families = {name: _family(name, config) for name in dict.fromkeys([*(b.family for b in benches), *elsewhere])}
-    entered = {bench: config.methods or _default_methods(bench, families[bench.family]) for bench in benches}
+    named = tuple(registry.method_at(name) if is_place(name) else name for name in config.methods)
+    entered = {bench: named or _default_methods(bench, families[bench.family]) for bench in benches}
     at_hand = methods or {}
     plugins = {name: at_hand.get(name) or registry.method(name) for names in entered.values() for name in names}
     of_protocols = {name: registry.protocol(name) for name in config.protocols or _default_protocols()}
@@ -88,12 +93,19 @@ def plan_trials(
     data = {name: family.load(config.request(reporter)) for name, family in families.items()}
     tested_on = {bench: _tested_on(config, bench, families, data) for bench in benches}
     backbones = {bench: _backbone(config, bench, families[bench.family], data[bench.family]) for bench in benches}
+    init = init_of(config)
     codes = functools.cache(_code)  # within a plan the code stays as it is, and trials may be thousands
     trials = []
     for bench, norm, seed in itertools.product(benches, config.norms, config.seeds):
         family, source = families[bench.family], data[bench.family]
         for name in entered[bench]:
             for swept, chosen in resolved[bench, name]:
+                spec = backbone_of(plugins[name], backbones[bench])
+                pretraining = pretraining_of(config, plugins[name], spec)
+                comes_trained = bool(init or spec.outside or pretraining or plugins[name].network_name)
+                if comes_trained and not plugins[name].trainable and seed != config.seeds[0]:
+                    continue  # which would be the same model again, and no other training
+                plan = plan_of(chosen.plan, config, plugins[name], comes_trained=comes_trained)
                 applicable = _applicable(protocols, bench, family, plugins[name], chosen.settings)
                 trials.append(
                     Trial(
@@ -103,17 +115,19 @@ def plan_trials(
                         plugin=plugins[name],
                         seed=seed,
                         swept=swept,
-                        plan=family.fitted(chosen.plan, bench, source),
+                        plan=family.fitted(plan, bench, source),
                         settings=chosen.settings,
-                        norm=norm,
-                        backbone=backbones[bench],
+                        norm=norm_of(norm, spec, pretraining),
+                        backbone=spec,
                         preset=config.preset,
                         queries=families[config.test_on or bench.family].queries_at_test(config.queries),
                         query_concentration=config.query_concentration,
+                        pretraining=pretraining,
+                        init=init,
                         tested_on=tested_on[bench],
                         protocols=applicable,
                         protocol_settings={n: s for n, s in protocol_settings.items() if n in applicable},
-                        code=codes(name, (bench.family, *elsewhere), backbones[bench].name, applicable),
+                        code=codes(name, (bench.family, *elsewhere), spec.registered, applicable),
                         data=source,
                         device=device,
                         numerics=config.numerics,
@@ -151,10 +165,11 @@ def plan_trials(
 
 def _check_words(config: RunConfig) -> None:
     for kind, value, known in (
-        *(("norm", norm, NORM_MODES) for norm in config.norms),
+        *(("norm", norm, (*NORM_MODES, OWN_NORM)) for norm in config.norms),
         ("preset", config.preset, PRESETS),
         ("overwrite", config.overwrite, get_args(Overwrite)),
         ("source", config.source, get_args(SourceChoice)),
+        *([] if config.log is None else [("log", config.log, get_args(Log))]),
     ):
         if value not in known:
             if kind == "norm" and value.lower().replace("_", "").startswith(("batch", "bn")):
@@ -163,6 +178,8 @@ def _check_words(config: RunConfig) -> None:
                     f"statistics, and `running` where they are averages of training. Known: {', '.join(NORM_MODES)}."
                 )
             raise unknown_name(kind, value, known)
+    if config.log is not None:
+        check_installed(config.log)
     for kind, values in (("bench", config.benches), ("norm", config.norms), ("seed", config.seeds)):
         if not values:
             raise UserError(f"a run needs at least one {kind}.")
@@ -365,9 +382,12 @@ def _resolve(
 def _checked(trial: Trial, folder: Path) -> list[str]:
     """What will be measured otherwise than asked; raises what a trial's work would refuse.
 
-    No image is read and no model is built.
+    No image is read, and no model is built but one that starts from a file.
     """
-    test, notes = trial.streams()["test"], []
+    streams, notes = trial.streams(), []
+    test = streams["test"]
+    if trial.pretraining is not None:
+        images_of(streams["train"], trial.bench.name)
     for name in trial.protocols:
         protocol = trial.protocol(name)
         protocol.check(test)
@@ -376,4 +396,5 @@ def _checked(trial: Trial, folder: Path) -> list[str]:
     if (checkpoint := trial.checkpoint(folder)).exists():
         load_checkpoint(checkpoint, trial.training_key)
     trial.plugin.check(trial.problem, trial.settings)
+    check_init(trial)
     return notes

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,7 +16,9 @@ from mlpip_bench.benches.spec import BenchSpec
 from mlpip_bench.execution.fingerprint import plugin_code
 from mlpip_bench.execution.trial import TestedOn, Trial, Tuning
 from mlpip_bench.inference.method import TrainingPlan
-from mlpip_bench.nn.backbone import BackboneSpec
+from mlpip_bench.inference.pretraining import Pretraining
+from mlpip_bench.nn.backbone import BackboneSpec, NoBackbone
+from mlpip_bench.nn.weights import Outside
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record
 from mlpip_bench.training.checkpoints import TrainingState, load_checkpoint
@@ -24,6 +26,9 @@ from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.naming import bench_of, family_of
 from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.settings import checked_value, field_types, with_values
+
+_OTHER_FIELDS = (KeyError, RuntimeError, TypeError, ValueError)
+"""What records lead to that a version wrote with other fields or values."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +45,22 @@ class RecordedData:
     options: dict[str, Any]
 
 
-def restored(path: Path, device: torch.device) -> tuple[Trial, TrainingState]:
-    """The trial of a record, on a device that need not be the one of its training, and its trained state.
+class Trained(NamedTuple):
+    """A trained model, as it was kept.
+
+    Attributes:
+        record: what says how it was made.
+        trial: what it was trained on, and how, on a device that need not be the one of its training.
+        state: of its training.
+    """
+
+    record: Record
+    trial: Trial
+    state: TrainingState
+
+
+def restored(path: Path, device: torch.device) -> Trained:
+    """The trained model behind a record.
 
     Raises:
         UserError: no such record or checkpoint, or a method that is not installed or has changed since.
@@ -51,23 +70,67 @@ def restored(path: Path, device: torch.device) -> tuple[Trial, TrainingState]:
     if len(parents) < 4 or parents[2].name != "records":
         raise UserError(f"a record lies in its results folder, as FOLDER/records/BENCH/METHOD/NAME.json; got {path}.")
     folder = parents[3]
-    other_code = UserError(
-        f"a model is built by the code that trained it; {path} was made by another version of the suite, or of "
-        f"{record.method}. Run its command again."
+    trial = checked(
+        record,
+        path,
+        lambda trial: _as_planned(trial, record).record_key(record.protocol),
+        advice="Run its command again.",
     )
-    try:
-        trial = trial_of(record)
-    except (KeyError, TypeError, ValueError) as error:  # a version that wrote other fields
-        raise other_code from error
-    if _as_planned(trial, record).record_key(record.protocol) != record.key:
-        raise other_code
     checkpoint = trial.checkpoint(folder)
     if not checkpoint.exists():
         raise UserError(
             f"a model needs its checkpoint in the folder of its records; {checkpoint} is not there. Run the record's "
             f"command again with --results {folder} --overwrite always."
         )
-    return replace(trial, device=device, tested_on=None), load_checkpoint(checkpoint, trial.training_key)
+    state = load_checkpoint(checkpoint, trial.training_key)
+    return Trained(record, replace(trial, device=device, tested_on=None), state)
+
+
+def records_of(record: Record, path: Path) -> list[Record]:
+    """All records of a record's trial that lie next to it: one a protocol."""
+    key, others = _trial_key(record), sorted(path.parent.glob(f"*-seed{record.seed}-*.json"))
+    found = [store.load(other) for other in others]
+    return [other for other in found if _trial_key(other) == key]
+
+
+def _trial_key(record: Record) -> str | None:
+    """What the records of a trial have in common; None where that is no trial of this version."""
+    try:
+        return _as_planned(trial_of(record), record).key
+    except (UserError, *_OTHER_FIELDS):
+        return None
+
+
+def checked(record: Record, path: Path, key: Callable[[Trial], str], *, advice: str) -> Trial:
+    """The trial of a record, whose key must be what the code of today makes of it.
+
+    Args:
+        record: what says which trial it is.
+        path: where it was found.
+        key: of the trial, of the kind that the record has.
+        advice: what to do where it is another one.
+
+    Raises:
+        UserError: the key is another one, or a plugin is not installed.
+    """
+    other_code = UserError(
+        f"a model is built by the code that trained it; {path} was made by another version of the suite, or of "
+        f"{record.method}. {advice}"
+    )
+    try:
+        trial = trial_of(record)
+    except _OTHER_FIELDS as error:
+        raise other_code from error
+    if key(trial) != record.key:
+        before, now = record.training.get("pretraining", {}), trial.outside
+        if now.get("sha256") != before.get("sha256"):
+            raise UserError(
+                f"a model needs the parameters that it started from; {now.get('file')} has SHA-256 "
+                f"{now.get('sha256', '')[:12]}, and had {before.get('sha256', '')[:12]} when {path} was made. Put that "
+                "file back."
+            )
+        raise other_code
+    return trial
 
 
 def trial_of(record: Record) -> Trial:
@@ -77,9 +140,11 @@ def trial_of(record: Record) -> Trial:
         UserError: a plugin that is not installed, or a setting that it does not have.
     """
     bench, family_plugin = _bench_of(record)
+    if "place" in (code := record.environment.get("code", {})):
+        registry.method_at(code["place"])
     plugin = registry.method(record.method)
     family = _family_of(bench, family_plugin, record.data)
-    backbone = registry.backbone(record.backbone["name"])
+    backbone = NoBackbone if plugin.network_name else registry.backbone(record.backbone["name"])
     config = record.config
     types = field_types(TrainingPlan)
     plan = {name: checked_value(types, name, value, record.method) for name, value in config.items() if name in types}
@@ -111,6 +176,8 @@ def trial_of(record: Record) -> Trial:
         numerics=Numerics(**numerics),
         protocol_settings=_protocol_settings(record),
         query_concentration=config.get("query_concentration"),
+        pretraining=Pretraining(**config["pretraining"]) if "pretraining" in config else None,
+        init=Outside(**{**config["init"], "path": Path(config["init"]["path"])}) if "init" in config else None,
         tested_on=_tested_on(bench, data["test_on"]) if "test_on" in data else None,
     )
 

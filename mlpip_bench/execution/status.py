@@ -17,6 +17,7 @@ from mlpip_bench.execution.trial import Trial
 from mlpip_bench.records import store
 from mlpip_bench.records.record import Record
 from mlpip_bench.training.checkpoints import iterations_done
+from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.locks import is_held
 
 HELD = "another run is at work on it"
@@ -48,9 +49,11 @@ def survey(trials: Sequence[Trial], config: RunConfig) -> list[Standing]:
     """What is left to do of each trial, in their order.
 
     Raises:
-        UserError: the results folder holds a damaged record.
+        UserError: the results folder holds a damaged record, or one of a file of parameters that has changed since.
     """
     records = store.load_all(config.results)
+    if config.overwrite != "always":
+        _check_files(trials, records)
     sessions = sessions_of(records)
     made = {
         _all_but_code(r.bench, r.method, r.protocol, r.seed, r.config, _comparable(r.data), r.backbone) for r in records
@@ -75,6 +78,32 @@ def survey(trials: Sequence[Trial], config: RunConfig) -> list[Standing]:
             standing = standings[trial]
             standings[trial] = dataclasses.replace(standing, side_by_side=(*standing.side_by_side, protocol))
     return [s if s.alone or s.side_by_side or s.nothing else _finished(s.trial) for s in standings.values()]
+
+
+def _check_files(trials: Sequence[Trial], records: Iterable[Record]) -> None:
+    """Refuse files of parameters that are not what they were: rows of both would have one name."""
+    known: dict[tuple[str, str, str], dict[str, Record]] = defaultdict(dict)
+    for record in records:
+        before = record.training.get("pretraining", {})
+        if "sha256" in before:
+            place = _file(record.config, record.backbone, before)
+            known[record.bench, record.method, place][before["sha256"]] = record
+    for trial in trials:
+        place = _file(trial.config, trial.backbone_facts, trial.outside)
+        found = known.get((trial.measured_as, trial.method, place), {})
+        if found and (now := trial.outside["sha256"]) not in found:
+            digest, record = next(iter(found.items()))
+            raise UserError(
+                f"a file of parameters stays what it was while there are records of it; {place} has SHA-256 {now[:12]} "
+                f"and had {digest[:12]} when {record.filename} was made. Give the new one another name, name another "
+                "folder with --results, or make the records again with --overwrite always."
+            )
+
+
+def _file(config: Mapping[str, Any], backbone: Mapping[str, Any], outside: Mapping[str, str]) -> str:
+    """Where parameters came from, as its user named it; of a wrapped model the name of the file alone is known."""
+    path = config.get("init", {}).get("path") or backbone["spec"].get("weights") or outside.get("file", "")
+    return str(path)
 
 
 def _finished(trial: Trial) -> Standing:

@@ -19,8 +19,10 @@ from mlpip_bench.benches.spec import BenchSpec
 from mlpip_bench.evaluation.protocol import MeasurementRule
 from mlpip_bench.execution.fingerprint import NUMBERS_VERSION
 from mlpip_bench.inference.method import Method, Problem, TrainingPlan
+from mlpip_bench.inference.pretraining import Pretraining
 from mlpip_bench.inference.search import Space, drawn
 from mlpip_bench.nn.backbone import BackboneSpec
+from mlpip_bench.nn.weights import Outside
 from mlpip_bench.records.record import path_of
 from mlpip_bench.tasks.stream import Stream, WithUnequalQueries
 from mlpip_bench.utils.choices import DEFAULT_NORM, NormMode
@@ -106,6 +108,8 @@ class Trial:
         device: where it runs.
         numerics: how numbers are computed there.
         tuning: for the tuned companion of a trial, how its settings are chosen; plan and settings are its draw 0.
+        pretraining: how its backbone is trained before, in a training that trials share; None where it is not.
+        init: the file of parameters that it starts from; None for initial ones.
         tested_on: what the test tasks are of, where it is not what the training tasks are of.
         note: what else its title says.
     """
@@ -129,6 +133,8 @@ class Trial:
     numerics: Numerics
     tuning: Tuning | None = None
     query_concentration: float | None = None
+    pretraining: Pretraining | None = None
+    init: Outside | None = None
     tested_on: TestedOn | None = None
     protocol_settings: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
@@ -161,6 +167,8 @@ class Trial:
             **key_of(self.numerics),
             "settings": as_json(self.settings),
             **({"tuned": self.tuning.in_words} if self.tuning else {}),
+            **({"pretraining": as_json(self.pretraining)} if self.pretraining else {}),
+            **({"init": as_json(self.init)} if self.init else {}),
         }
 
     @property
@@ -179,6 +187,12 @@ class Trial:
         return {} if self.query_concentration is None else {"query_concentration": self.query_concentration}
 
     @property
+    def outside(self) -> Mapping[str, str]:
+        """What a record says of parameters that were trained somewhere else; nothing where none were."""
+        found = self.init or self.backbone.outside
+        return self.plugin.outside if found is None else found.facts
+
+    @property
     def backbone_facts(self) -> dict[str, Any]:
         """What a record says of the backbone."""
         chosen = self.backbone
@@ -193,6 +207,17 @@ class Trial:
     def training_key(self) -> str:
         """Hash of all that decides the trained model; what only the test sees is left out."""
         return self._hash({}, leave_out=_ONLY_TEST)
+
+    @functools.cached_property
+    def pretraining_key(self) -> str:
+        """Hash of all that decides the network of its pre-training, which methods, seeds and benches may share."""
+        parts = {name: self._parts[name] for name in ("numbers", "device", "backbone", "data", "task options")}
+        parts |= {
+            "pretraining": key_of(self.pretraining),
+            "numerics": key_of(self.numerics),
+            "code": {plugin: code for plugin, code in self._parts["code"].items() if not plugin.startswith("method ")},
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def record_key(self, protocol: str) -> str:
         """Hash of all that decides a record."""
@@ -260,6 +285,9 @@ class Trial:
                 if not plugin.startswith("protocol ") and plugin != self._test_plugin
             },
             **({"tuned": self.tuning.as_json()} if self.tuning else {}),
+            **({"pretraining": key_of(self.pretraining)} if self.pretraining else {}),
+            **({"init": self.init.sha256} if self.init else {}),
+            **({"outside": dict(self.plugin.outside)} if self.plugin.outside else {}),
         }
 
     def draw(self, number: int) -> Trial:
@@ -285,6 +313,17 @@ class Trial:
     def checkpoint(self, results_folder: Path) -> Path:
         """Where its training state lies."""
         return self.path(results_folder, "checkpoints", ".pt")
+
+    def pretraining_checkpoint(self, results_folder: Path) -> Path:
+        """Where the training state of its pre-training lies."""
+        return self._of_pretraining(results_folder, "checkpoints", ".pt")
+
+    def pretraining_lock(self, results_folder: Path) -> Path:
+        """Held by the trial that is at work on it."""
+        return self._of_pretraining(results_folder, "locks", ".lock")
+
+    def _of_pretraining(self, results_folder: Path, kind: str, suffix: str) -> Path:
+        return results_folder / kind / "pretraining" / self.data.name / f"seed0-{self.pretraining_key[:12]}{suffix}"
 
     def record_path(self, results_folder: Path, protocol: str) -> Path:
         """Where the record of a protocol lies."""

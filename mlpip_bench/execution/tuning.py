@@ -10,10 +10,12 @@ from typing import Any
 from mlpip_bench import registry
 from mlpip_bench.evaluation.protocol import EvalProtocol
 from mlpip_bench.execution.config import RunConfig
+from mlpip_bench.execution.logs import TrialLog
 from mlpip_bench.execution.measuring import train_and_measure, train_trial
 from mlpip_bench.execution.trial import Trial, Tuning
 from mlpip_bench.records.record import Record
 from mlpip_bench.training.checkpoints import TrainingState, load_checkpoint
+from mlpip_bench.utils.choices import Log
 from mlpip_bench.utils.errors import TrialError, UserError, unknown_name
 from mlpip_bench.utils.locks import locked
 from mlpip_bench.utils.progress import Reporter
@@ -43,7 +45,14 @@ def tuned(trial: Trial, config: RunConfig) -> Trial:
 
 
 def tune_and_measure(
-    trial: Trial, protocols: Sequence[str], folder: Path, reporter: Reporter, *, afresh: bool, predictions: bool
+    trial: Trial,
+    protocols: Sequence[str],
+    folder: Path,
+    reporter: Reporter,
+    *,
+    afresh: bool,
+    predictions: bool,
+    log: Log | None = None,
 ) -> Iterator[Record]:
     """Train all draws, each from its own checkpoint, and measure the one that is best on validation.
 
@@ -56,6 +65,7 @@ def tune_and_measure(
         reporter: shows bars.
         afresh: whether to train again what is trained.
         predictions: whether to keep predictions.
+        log: library that logs each draw's training, and the scores of the chosen one.
 
     Yields:
         A record a protocol, whose training counts all draws.
@@ -69,7 +79,7 @@ def tune_and_measure(
     draws, notes = [trial.draw(number) for number in range(tuning.draws)], []
     for draw in draws:
         with locked(draw.path(folder, "locks", ".lock"), wait=True):
-            notes.append(_trained(draw, tuning, folder, reporter, afresh=afresh))
+            notes.append(_trained(draw, tuning, folder, reporter, afresh=afresh, log=log))
     scored = [number for number, note in enumerate(notes) if note["score"] is not None]
     if not scored:
         raise TrialError(f"all {tuning.draws} draws failed; the first: {notes[0]['error']}")
@@ -86,7 +96,9 @@ def tune_and_measure(
         },
     }
     with locked(chosen.path(folder, "locks", ".lock"), wait=True):
-        for record in train_and_measure(chosen, protocols, folder, reporter, afresh=False, predictions=predictions):
+        for record in train_and_measure(
+            chosen, protocols, folder, reporter, afresh=False, predictions=predictions, log=log
+        ):
             yield dataclasses.replace(
                 record,
                 key=trial.record_key(record.protocol),
@@ -95,11 +107,14 @@ def tune_and_measure(
             )
 
 
-def _trained(draw: Trial, tuning: Tuning, folder: Path, reporter: Reporter, *, afresh: bool) -> dict[str, Any]:
+def _trained(
+    draw: Trial, tuning: Tuning, folder: Path, reporter: Reporter, *, afresh: bool, log: Log | None
+) -> dict[str, Any]:
     """Train a draw; its values, its validation score (None where it diverged), and what it took."""
     error, state = "", None
     try:
-        _, state, _ = train_trial(draw, folder, reporter, afresh=afresh)
+        with TrialLog(log, draw, folder, reporter) as opened:
+            _, state, _ = train_trial(draw, folder, reporter, afresh=afresh, log=opened)
     except TrialError as failed:
         error = str(failed)
         reporter.say(f"{draw.title}: {error}")

@@ -133,7 +133,8 @@ def _records(
     names = [name for name in job.protocols if trial.record_path(folder, name) in wanted]
     afresh = job.config.overwrite == "always"
     measure = train_and_measure if trial.tuning is None else tune_and_measure
-    return measure(trial, names, folder, reporter, afresh=afresh, predictions=job.config.predictions)
+    keeping = job.config.predictions
+    return measure(trial, names, folder, reporter, afresh=afresh, predictions=keeping, log=job.config.log)
 
 
 def keep_failure(trials: Sequence[Trial], error: BaseException, folder: Path, reporter: Reporter) -> Outcome:

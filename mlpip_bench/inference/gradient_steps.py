@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -115,21 +115,28 @@ class AdaptedNetwork(nn.Module):
         *,
         first_order: bool = False,
         engine: InnerEngine = "native",
+        head: Callable[[Labeled], Mapping[str, Tensor]] | None = None,
     ) -> Posterior[Delta]:
         """Point estimates psi* after gradient steps on each task's mean support loss (paper, Eq. 6).
 
-        Differentiable in psi_0 while training; at evaluation each step's memory is freed at once.
+        Differentiable in psi_0 while training; at evaluation each step's memory is freed at once. With ``head``, which
+        needs the native engine, each task's head starts where that says, from its support set.
         """
         at_once = 1 if engine == "higher" else _tasks_at_once(support.x)
         psi, statistics = zip(
-            *(self._adapt(part, rates, first_order, engine) for part in support.split(at_once)), strict=True
+            *(self._adapt(part, rates, first_order, engine, head) for part in support.split(at_once)), strict=True
         )
         found = cat_statistics(statistics)
         self.backbone.move_averages(found)  # of all groups: their size must not count
         return Posterior(Delta(torch.cat(psi), event_dim=1), found)
 
     def _adapt(
-        self, support: Labeled, rates: Sequence[Rate], first_order: bool, engine: InnerEngine
+        self,
+        support: Labeled,
+        rates: Sequence[Rate],
+        first_order: bool,
+        engine: InnerEngine,
+        head: Callable[[Labeled], Mapping[str, Tensor]] | None,
     ) -> tuple[Tensor, Statistics]:
         def support_loss(forward: Any) -> Tensor:
             """Summed over the tasks, whose parameters are their own, so that each has the gradient of its mean."""
@@ -142,6 +149,7 @@ class AdaptedNetwork(nn.Module):
         start = self.for_way(dict(self.named_parameters()), support.way)
         if engine == "native":
             start = {n: p.expand(support.tasks, *p.shape) for n, p in start.items()}
+        start |= head(support) if head is not None else {}
         adapted = adapt(
             self,
             start,

@@ -18,11 +18,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from mlpip_bench.inference.pretraining import Pretraining
 from mlpip_bench.inference.search import LogUniform, Space
 from mlpip_bench.nn.backbone import Backbone, BackboneSpec, InputShape
 from mlpip_bench.nn.normalization import Statistics
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.tasks.kernels import Kernel
+from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.utils.choices import NormMode
 from mlpip_bench.utils.settings import NoSettings
 
@@ -83,7 +85,7 @@ class TrainingPlan:
     """Budget and optimizer of a meta-training run.
 
     Attributes:
-        iterations: optimizer steps.
+        iterations: optimizer steps; 0 leaves the model as it is at the start.
         tasks_per_batch: tasks of each step.
         train_queries: queries per class in training.
         learning_rate: the optimizer's.
@@ -118,7 +120,7 @@ class TrainingPlan:
     gamma: float = 0.1
     warmup: int = 0
 
-    MAY_BE_0: ClassVar = ("halve_every", "momentum", "weight_decay", "clip_norm", "step_size", "warmup")
+    MAY_BE_0: ClassVar = ("iterations", "halve_every", "momentum", "weight_decay", "clip_norm", "step_size", "warmup")
     OPTIONAL: ClassVar = (
         "optimizer", "momentum", "weight_decay", "clip_norm", "schedule", "step_size", "gamma", "warmup",
     )  # fmt: skip
@@ -130,7 +132,8 @@ class TrainingPlan:
             if isinstance(value, str):
                 continue
             if not 0 <= value < math.inf or (value == 0 and f.name not in self.MAY_BE_0):
-                raise ValueError(f"{f.name} must be positive and finite; got {value}")
+                least = "at least 0" if f.name in self.MAY_BE_0 else "positive"
+                raise ValueError(f"{f.name} must be {least} and finite; got {value}")
         if self.momentum and self.optimizer != "SGD":
             raise ValueError(f"momentum is SGD's; the optimizer is {self.optimizer}")
         if self.schedule != "constant" and self.halve_every:
@@ -140,8 +143,20 @@ class TrainingPlan:
             )
         if (self.schedule == "StepLR") != bool(self.step_size):
             raise ValueError(f"StepLR, and no other schedule, has a step_size; got {self.schedule}, {self.step_size}")
-        if self.warmup >= self.iterations:
+        if self.warmup and self.warmup >= self.iterations:
             raise ValueError(f"warmup must be less than the {self.iterations} iterations; got {self.warmup}")
+
+    @property
+    def untrained(self) -> TrainingPlan:
+        """The plan of a trial that tests a model as it is at the start, with nothing that only training knows."""
+        return TrainingPlan(
+            iterations=0,
+            tasks_per_batch=1,
+            train_queries=1,
+            learning_rate=self.learning_rate,
+            validation_tasks=self.validation_tasks,
+            test_tasks=self.test_tasks,
+        )
 
     def rate(self, iteration: int) -> float:
         """The learning rate at an iteration, from 0 on: that of torch's schedulers in turn, in closed form."""
@@ -172,6 +187,12 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
         gaussian_weights: whether q(psi | D) of a regression is a Gaussian over weights and bias of a linear function of
             the features, which may be compared with the exact posterior where that is known.
         Settings: frozen dataclass of the method's own settings, with defaults.
+        trainable: whether there is anything that meta-training changes; a method without is tested as it is built, or
+            as its pre-training left it.
+        network_name: what it has in the place of the run's backbone, with a norm of its own; empty where it uses that.
+        outside: what a record says of a model that was trained somewhere else: ``what``, ``saw``, and of a file
+            ``file`` and ``sha256``.
+        pretraining: how its backbone is trained before it, unless a run says otherwise; None where it is not.
         presets: what a budget changes: ``{preset: {"*" | kind of task | data set | bench: {field: value}}}`` over the
             fields of :class:`TrainingPlan` and ``Settings``; the more specific entry wins.
         search_space: what ``run --tune`` draws from: fields of ``Settings`` or of the training plan, but none of the
@@ -185,6 +206,10 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
     linear_classifier: ClassVar[bool] = False
     gaussian_weights: ClassVar[bool] = False
     Settings: ClassVar[type] = NoSettings
+    trainable: ClassVar[bool] = True
+    network_name: ClassVar[str] = ""
+    outside: ClassVar[Mapping[str, str]] = {}
+    pretraining: ClassVar[Pretraining | None] = None
     presets: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
     search_space: ClassVar[Space] = {"learning_rate": LogUniform(1e-4, 1e-2)}
     xfail_checks: ClassVar[Mapping[str, str]] = {}
@@ -203,12 +228,30 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
         """
         return False
 
+    @property
+    def learns(self) -> bool:
+        """Whether training changes it: parameters that are not frozen; or its state, of a method without parameters."""
+        parameters = list(self.parameters())
+        moves = any(p.requires_grad for p in parameters) if parameters else bool(self.state_dict())
+        return self.trainable and moves
+
+    @property
+    def parameter_count(self) -> int:
+        """How many numbers it has learned, here or before."""
+        return sum(p.numel() for p in self.parameters())
+
     @classmethod
     def check(cls, problem: Problem, settings: Any) -> None:
         """Refuse settings that do not go with a problem, before any work; the default refuses none.
 
         Raises:
             UserError: what the rule is, what came, what to do.
+        """
+
+    def prepare(self, training: Stream) -> None:
+        """What a method that is not trained needs of the training tasks before it is tested; the default needs nothing.
+
+        It sets buffers, such as the mean of their features. The method is in evaluation mode, without autograd.
         """
 
     def with_settings(self, settings: Any) -> Self:

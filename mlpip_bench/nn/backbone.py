@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
@@ -14,8 +15,10 @@ from torch import Tensor, nn
 
 from mlpip_bench.nn import accelerator
 from mlpip_bench.nn.normalization import Normalization, Statistics
+from mlpip_bench.nn.weights import Outside
 from mlpip_bench.tasks.batch import TaskBatch
-from mlpip_bench.utils.choices import NormMode
+from mlpip_bench.utils.choices import DEFAULT_NORM, NORM_MODES, NormMode
+from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.numerics import backbone_autocast
 from mlpip_bench.utils.settings import NoSettings, as_json
 
@@ -39,11 +42,18 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
     Attributes:
         reference: where the network comes from.
         Settings: frozen dataclass of the backbone's own settings, with defaults.
+        learns: whether it has parameters.
+        normalizes: whether there is anything that the norm of a run changes.
+        own_norm: whether it has ordinary batch norm, as networks of plain torch layers do: statistics of a batch in
+            training, running averages at test. A run may ask for it, and pre-training does.
         features: dimension of h(x); set in ``__init__``.
     """
 
     reference: ClassVar[str]
     Settings: ClassVar[type] = NoSettings
+    learns: ClassVar[bool] = True
+    normalizes: ClassVar[bool] = True
+    own_norm: ClassVar[bool] = False
     features: int
 
     def __init__(self, input_shape: InputShape, settings: Any, norm: NormMode, *, dropout: bool = False) -> None:
@@ -60,6 +70,19 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
         Raises:
             UserError: what the rule is, what came, what to do.
         """
+
+    @classmethod
+    def check_norm(cls, input_shape: InputShape, settings: Any, norm: NormMode) -> None:
+        """Refuse a norm that the network cannot have, before any work; the default refuses none.
+
+        Raises:
+            UserError: what the rule is, what came, what to do.
+        """
+
+    @classmethod
+    def pretrained(cls, settings: Any) -> Outside | None:  # noqa: ARG003  # for those that override it
+        """What its parameters were trained on before, somewhere else; None where they are initial ones."""
+        return None
 
     @abc.abstractmethod
     def forward(
@@ -91,8 +114,8 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
 
     def move_averages(self, statistics: Statistics) -> None:
         """Move the running averages of all layers, in training and where there are such: once a pass over a batch."""
-        if self.training and self.norm_mode == "running":
-            layers = [layer for layer in self.modules() if isinstance(layer, Normalization)]
+        layers = [layer for layer in self.modules() if isinstance(layer, Normalization)] if self.training else []
+        if layers and layers[0].mode == "running":
             for layer, moments in zip(layers, statistics, strict=True):
                 layer.move_averages(moments)
 
@@ -191,11 +214,46 @@ class BackboneSpec:
     settings: Any
     input_shape: InputShape
 
+    @property
+    def registered(self) -> str:
+        """The name by which its plugin is found; empty where there is none."""
+        return "" if self.plugin is NoBackbone else self.name
+
+    @functools.cached_property
+    def outside(self) -> Outside | None:
+        """What its parameters were trained on before, somewhere else."""
+        return self.plugin.pretrained(self.settings)
+
     def build(self, norm: NormMode, *, dropout: bool = False) -> Backbone:
         """A module with initial parameters."""
         return self.plugin(self.input_shape, self.settings, norm, dropout=dropout)
+
+    def norm_used(self, asked: NormMode) -> NormMode:
+        """The norm of the network where a run asks for one: the default stands for any where nothing is normalized.
+
+        Raises:
+            UserError: its own is asked for, and it brings none.
+        """
+        if asked == "own" and not self.plugin.own_norm:
+            raise UserError(
+                f"norm own is ordinary batch norm, of a network that has it; {self.name} has none. Use another: "
+                f"{', '.join(NORM_MODES)}."
+            )
+        self.plugin.check_norm(self.input_shape, self.settings, asked)
+        return asked if self.plugin.normalizes else DEFAULT_NORM
 
     @property
     def spec(self) -> dict[str, Any]:
         """All settings as JSON values."""
         return as_json(self.settings)
+
+
+class NoBackbone(Backbone):
+    """Stands for the network of a method that brings its own, which only its name is known of."""
+
+    reference = "none"
+    own_norm = True
+
+    def forward(self, x: Tensor, support: Statistics | None = None) -> tuple[Tensor, Statistics]:
+        """Nobody asks."""
+        raise NotImplementedError("a method with a network of its own does not use a run's backbone")

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from mlpip_bench.records.record import PredictionsFile, Record
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.files import read_file, write_atomically
+from mlpip_bench.utils.npz import write_npz
 
 Split: TypeAlias = Literal["test", "validation"]
 Array: TypeAlias = NDArray[Any]
@@ -174,13 +175,7 @@ def to_bytes(predictions: OfTrial) -> bytes:
             if array is not None:
                 members[f"{split}.{name}" if name in SHARED else f"{split}.{iteration}.{name}"] = array
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in sorted(members.items()):
-            content = io.BytesIO()
-            np.lib.format.write_array(content, np.ascontiguousarray(array), (1, 0), allow_pickle=False)
-            info = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
-            info.create_system, info.external_attr = 3, 0o644 << 16  # the same on every system
-            archive.writestr(info, content.getvalue())
+    write_npz(out, members)
     return out.getvalue()
 
 

@@ -106,7 +106,7 @@ class Record:
             test tasks are drawn from, where there are classes.
         backbone: ``name``, ``spec`` (all settings) and ``input_shape`` of the network from inputs to features.
         inductive: whether each query was predicted without sight of the others.
-        device: ``cpu`` or ``cuda``.
+        device: ``cpu`` or ``cuda``; of imported scores what their user says, else ``outside``.
         training: ``iterations``, ``tasks_seen``, ``seconds``, ``best_iteration``, ``history``, and ``chosen``, the
             iteration that each metric of validation chose; ``history_seconds``, the time until each entry of the
             history, None where that was not noted; ``swept`` names settings that a sweep varied; ``tuning``
@@ -169,15 +169,24 @@ def facts(record: Record, score: Scores) -> dict[str, object]:
     return {**known, **dict.fromkeys(sorted(names), "tuned")}
 
 
-_GROUPS = ("settings", "protocol_settings", "seed")
+_GROUPS = ("settings", "protocol_settings", "pretraining", "init", "seed")
 """Of a configuration: what has names of its own among the facts, and the seed, which is none."""
 
 
+_OF_TRAINING = ("tasks_per_batch", "train_queries", "learning_rate", "halve_every", "validate_every")
+"""Of a configuration: what means nothing where nothing is trained."""
+
+
 def _facts(record: Record, score: Scores) -> dict[str, object]:
+    before = record.training.get("pretraining", {})
+    left_out = _GROUPS + (() if record.config["iterations"] else _OF_TRAINING)
     return {
-        **{name: value for name, value in record.config.items() if name not in _GROUPS},
+        **{name: value for name, value in record.config.items() if name not in left_out},
         **{f"settings.{name}": value for name, value in record.config.get("settings", {}).items()},
         **{f"protocol.{name}": value for name, value in record.config.get("protocol_settings", {}).items()},
+        **{f"pretraining.{name}": value for name, value in record.config.get("pretraining", {}).items()},
+        **{f"pretrained.{name}": before[name] for name in ("what", "saw") if name in before},
+        **({"pretrained.sha256": before["sha256"][:12]} if "sha256" in before else {}),
         **{f"data.{name}": value for name, value in record.data.get("options", {}).items()},
         **_facts_of_test_data(record),
         "backbone": record.backbone["name"],

@@ -67,6 +67,8 @@ class _Config(_Part):
     iterations: Count
     tasks_per_batch: Size
     settings: _Values
+    pretraining: _Values = {}
+    init: _Values = {}
 
 
 class _DataSet(_Part):
@@ -86,7 +88,7 @@ class _Data(_DataSet):
 
 
 class _Backbone(_Part):
-    name: Name
+    name: Text
     spec: _Values
     input_shape: Annotated[list[Count], Field(max_length=8)] = []
 
@@ -105,11 +107,14 @@ class _Training(_Part):
     history: list[Annotated[dict[Text, Number], AfterValidator(_of_an_iteration)]] = []
     history_seconds: list[Seconds | None] = []
     chosen: dict[Text, Count] = {}
+    pretraining: dict[Text, _Scalar] = {}
+    outside: bool = False
     tuning: dict[Text, _Flat | dict[Text, _Flat] | Annotated[list[dict[Text, _Flat]], Field(max_length=100_000)]] = {}
 
 
 class _Code(_Part):
     numbers: Count = 0
+    place: Text = ""
     plugins: dict[Text, Text] = {}
     packages: dict[Text, Text] = {}
     checks: dict[Text, list[Text]] = {}

@@ -63,7 +63,7 @@ def load(path: Path) -> Record:
     """
     try:
         text = _text(path)
-        raw = _parsed(text)
+        raw = parsed(text)
         if not isinstance(raw, dict):
             raise ValueError(f"it is a {type(raw).__name__}")
         checksum = raw.pop("checksum", None)
@@ -80,7 +80,7 @@ def load(path: Path) -> Record:
             raise ValueError("its checksum is wrong: it was changed after it was written")
         return _packed(record)
     except (OSError, ValueError, RecursionError) as error:  # pydantic's and json's errors are ValueErrors
-        wrong = _first_fault(error) if isinstance(error, ValidationError) else message_in_one_line(error)
+        wrong = first_fault(error) if isinstance(error, ValidationError) else message_in_one_line(error)
         raise UserError(
             f"a record must be readable and whole; {path} is not: {wrong}. "
             "Restore it, or move it away and run its command again."
@@ -103,7 +103,7 @@ def _text(path: Path) -> str:
     return read_file(path, LARGEST_FILE).decode("utf-8")
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
     """What JSON says, which means one thing only.
 
     Raises:
@@ -124,7 +124,8 @@ def _parsed(text: str) -> Any:
     return json.loads(text, object_pairs_hook=once, parse_constant=refuse)
 
 
-def _first_fault(error: ValidationError) -> str:
+def first_fault(error: ValidationError) -> str:
+    """The place and the message of what is wrong first."""
     fault = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(map(str, fault["loc"]))[:200]
     return printable(": ".join(part for part in (place, fault["msg"][:1000]) if part))
@@ -142,7 +143,7 @@ def load_failures(results: Path) -> list[tuple[str, str]]:
 def load_failure(path: Path) -> tuple[str, str] | None:
     """A trial that failed, and its error; ``None`` for a file that cannot be read."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        failure = _parsed(_text(path))
+        failure = parsed(_text(path))
         texts = failure.get("trial", failure.get("cell")), failure["error"]  # cell: of version 0.1
         trial, error = (printable(str(t)[:_LONGEST_NOTE]) for t in texts)
         return trial, error

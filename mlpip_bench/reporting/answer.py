@@ -11,7 +11,7 @@ from mlpip_bench.records.record import Better, Record, Scores
 from mlpip_bench.reporting.decisions import NO_MARGINS, Decision, Margins, all_pairs
 from mlpip_bench.reporting.entries import COMPARABLE, Entry, comparable_groups, entries_of, estimate_of
 from mlpip_bench.reporting.tables.paired import Configuration, best_first, configurations
-from mlpip_bench.reporting.wording import duration, interval_cell, number_text, stand_in_mark
+from mlpip_bench.reporting.wording import budget_in_words, duration, interval_cell, number_text, stand_in_mark
 
 _FIRST = ("accuracy", "nll", "mse", "kl")
 _MOST = 2  # metrics of a bench
@@ -139,7 +139,12 @@ def _cost(leader: Configuration, records: Sequence[Record]) -> str:
     own = [entry.record for entry in leader.entries]
     trials = {(record.bench, record.method, record.seed) for record in own}
     seconds = statistics.fmean(float(record.training.get("seconds", 0)) for record in own)
-    parts = [f"{duration(seconds)} to train" if seconds else "no training", f"{own[0].parameters:,} parameters"]
+    earlier = statistics.fmean(float(record.training.get("pretraining", {}).get("seconds", 0)) for record in own)
+    before = f"{duration(earlier)} to pre-train" if earlier else ""
+    training = f"{duration(seconds)} to train" if own[0].training.get("tasks_seen") else before or "no training"
+    if own[0].training.get("outside"):
+        training = "trained outside"
+    parts = [training, *([before] if before and before != training else []), f"{own[0].parameters:,} parameters"]
     paces = [
         statistics.median(score.per_task)
         for record in records
@@ -155,7 +160,7 @@ def _cost(leader: Configuration, records: Sequence[Record]) -> str:
 def _budget(runs: Sequence[Configuration], tasks: Mapping[tuple[str, str], int]) -> str:
     """Of the leader, and its part of the published training tasks, which differs between methods."""
     facts = runs[0].first.facts
-    words = f"budget: {facts['preset']}, {facts['iterations']} iterations"
+    words = f"budget: {budget_in_words(facts['preset'], facts['iterations'], 'iterations')}"
     leaders, *others = (_share(run.first.record, tasks) for run in runs)
     known = sorted(share for share in others if share)
     if leaders:

@@ -17,12 +17,12 @@ from mlpip_bench.records.record import Better, Model
 from mlpip_bench.utils.encoding import for_markdown
 
 ATTRIBUTES = (
-    "bench", "norm", "inductive", "queries", "budget", "trained", "settings", "device", "protocol", "seeds",
-    "tasks", "source",
+    "bench", "backbone", "norm", "inductive", "queries", "parameters", "pretraining", "budget", "trained", "settings",
+    "device", "protocol", "seeds", "tasks", "source",
 )  # fmt: skip
 """Columns of a wide table that say how a row was measured; one that all rows leave empty is not shown."""
 
-_ONLY_IF_VARYING = ("settings", "device", "protocol")
+_ONLY_IF_VARYING = ("backbone", "pretraining", "settings", "device", "protocol")
 """Attributes that go to the caption in every format while all rows agree."""
 
 _PLAIN = ("bench", "budget", "source", "settings")

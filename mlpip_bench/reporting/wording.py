@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,10 @@ from mlpip_bench.reporting.entries import ROW_FACTS, Entry, bench_order, estimat
 from mlpip_bench.reporting.table import Cell, Row
 from mlpip_bench.utils.provenance import STAND_INS
 
-OWN_COLUMN = {*ROW_FACTS, "iterations", "test_tasks", "way", "shot"}
+OWN_COLUMN = {
+    *ROW_FACTS, "backbone", "pretrained.what", "pretrained.sha256", "pretrained.saw", "iterations", "test_tasks", "way",
+    "shot",
+}  # fmt: skip
 """Facts that a column or the bench's name shows, so that settings and notes leave them out."""
 
 ONLY_IF_TELLING = {"record", "method code", "protocol code", "bench code", "backbone code"}
@@ -39,7 +43,15 @@ def bare(name: str) -> str:
     """The name of a fact as words."""
     if name == "numbers":
         return "numbers version"
-    return name.removeprefix("settings.").removeprefix("data.").replace("backbone.", "backbone ").replace("_", " ")
+    for group, word in (
+        ("settings.", ""),
+        ("data.", ""),
+        ("backbone.", "backbone "),
+        ("pretraining.", "pre-training "),
+    ):
+        if name.startswith(group):
+            name = word + name.removeprefix(group)
+    return name.replace("_", " ")
 
 
 def value_in_words(name: str, value: str) -> str:
@@ -77,6 +89,11 @@ def span(values: Iterable[str]) -> str:
     return ordered[0] if len(ordered) == 1 else f"{ordered[0]}–{ordered[-1]}"  # noqa: RUF001  # an en dash
 
 
+def budget_in_words(preset: str, iterations: str, unit: str = "it") -> str:
+    """The preset and iterations of training; of a model that is not trained here the preset alone, for its test."""
+    return f"{preset}, not trained" if iterations == "0" else f"{preset}, {iterations} {unit}"
+
+
 def duration(seconds: float) -> str:
     """Seconds, minutes or hours, by how many there are."""
     if seconds < 90:
@@ -84,21 +101,40 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def training_cost(records: Iterable[Record]) -> str:
+def training_cost(records: Sequence[Record]) -> str:
     """Training tasks seen and time taken, of a model; of several the least and the most. Empty where nothing is known.
 
-    A tuned row's are those of all its draws.
+    A tuned row's are those of all its draws. Pre-training, which rows may share, comes with each that needs it.
     """
-    known = [r.training for r in records if r.parameters and r.training.get("tasks_seen")]
-    if not known:
-        return ""
-    tasks = [int(training["tasks_seen"]) for training in known]
-    seconds = [float(training.get("seconds", 0)) for training in known]
+    parts = []
+    if known := [r.training for r in records if r.parameters and r.training.get("tasks_seen")]:
+        parts.append(_amount("tasks", known))
+    if earlier := [p for r in records if "seconds" in (p := r.training.get("pretraining", {}))]:
+        parts.append(f"pre-training {_amount('images', earlier)}")
+    if any(r.training.get("outside") for r in records):
+        parts.append("outside")
+    return "; ".join(parts)
+
+
+def _amount(unit: str, trainings: Sequence[Mapping[str, Any]]) -> str:
+    many = [int(training[name]) for training in trainings for name in (unit, f"{unit}_seen") if name in training]
+    seconds = [float(training.get("seconds", 0)) for training in trainings]
     spans = (
-        dict.fromkeys(f"{number:,}" for number in (min(tasks), max(tasks))),
+        dict.fromkeys(f"{number:,}" for number in (min(many), max(many))),
         dict.fromkeys(duration(time) for time in (min(seconds), max(seconds))),
     )
-    return "{} tasks, {}".format(*("–".join(span) for span in spans))  # noqa: RUF001  # an en dash
+    return "{} {}, {}".format("–".join(spans[0]), unit, "–".join(spans[1]))  # noqa: RUF001  # an en dash
+
+
+def pretraining_in_words(record: Record) -> str:
+    """What a model was before meta-training: what was trained, on what, and the file that it came in."""
+    found = record.training.get("pretraining")
+    data = record.data.get("options", {}).get("pretrained_on")
+    parts = [f"features of a network trained on {data}"] if data else []
+    if found:
+        file = f", {found['file']} (SHA-256 {found['sha256'][:12]})" if "sha256" in found else ""
+        parts.append(f"{found['what']}: {found['saw']}{file}")
+    return "; ".join(parts) or "none"
 
 
 def stand_in_mark(source: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -63,10 +63,19 @@ class TaskBatch:
     Attributes:
         support: the sets D that q is conditioned on.
         query: held-out points with targets.
+        classes: which class of its split each label is, from 0, where tasks are cut out of classes; a turned class that
+            counts as one of its own has a number of its own. For losses alone: what predicts gets support sets and
+            queries.
     """
 
     support: Labeled
     query: Labeled
+    classes: Int[Tensor, "task way"] | None = field(default=None, kw_only=True)
+
+    def task(self, index: int) -> TaskBatch:
+        """One task, as a batch of one."""
+        classes = None if self.classes is None else self.classes[index : index + 1]
+        return TaskBatch(self.support.task(index), self.query.task(index), classes=classes)
 
     @property
     def merged(self) -> Labeled:
@@ -90,7 +99,12 @@ class TaskBatch:
         def joined(parts: Sequence[Labeled]) -> Labeled:
             return Labeled(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]), parts[0].way)
 
-        return TaskBatch(joined([b.support for b in batches]), joined([b.query for b in batches]))
+        classes = [b.classes for b in batches if b.classes is not None]
+        return TaskBatch(
+            joined([b.support for b in batches]),
+            joined([b.query for b in batches]),
+            classes=torch.cat(classes) if len(classes) == len(batches) else None,
+        )
 
 
 @dataclass(frozen=True)

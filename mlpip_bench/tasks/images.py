@@ -38,14 +38,14 @@ class TaskIndices:
     query_y: Int[Tensor, "task point"]
 
     def to(self, device: torch.device) -> TaskIndices:
-        """The points on a device, by one copy that nobody waits for; the classes stay where they are."""
+        """The same on a device, by one copy that nobody waits for."""
         if device.type == "cpu":
             return self
-        parts = (self.support, self.query, self.support_y, self.query_y)
+        parts = [getattr(self, field.name) for field in dataclasses.fields(self)]
         packed = torch.cat(parts, 1)
         packed = packed.pin_memory() if device.type == "cuda" else packed
         moved = packed.to(device, non_blocking=True).split([part.shape[1] for part in parts], 1)
-        return TaskIndices(self.classes, *moved)
+        return TaskIndices(*moved)
 
 
 class ImagePool:
@@ -147,7 +147,9 @@ class ImagePool:
         """Cut tasks out of the pool."""
         way = indices.classes.shape[1]
         return TaskBatch(
-            self.labeled(indices.support, indices.support_y, way), self.labeled(indices.query, indices.query_y, way)
+            self.labeled(indices.support, indices.support_y, way),
+            self.labeled(indices.query, indices.query_y, way),
+            classes=indices.classes,
         )
 
 
@@ -227,7 +229,7 @@ class TaskStream(PoolStream):
 
     def classes(self, first: int, tasks: int) -> Tensor:
         """Class of each label, ``[task, way]``."""
-        return self.indices(first, tasks).classes
+        return self.indices(first, tasks).classes.cpu()
 
 
 class VariedTaskStream(PoolStream):
@@ -288,7 +290,9 @@ class HeldOutStream:
         query, query_y = (torch.cat(columns) for columns in zip(*parts, strict=True))
         of_tasks = self.tasks.indices(first, tasks)
         return TaskBatch(
-            self.tasks.pool.labeled(of_tasks.support, of_tasks.support_y, way), self.pool.labeled(query, query_y, way)
+            self.tasks.pool.labeled(of_tasks.support, of_tasks.support_y, way),
+            self.pool.labeled(query, query_y, way),
+            classes=of_tasks.classes,
         )
 
     def _queries(self, block: int) -> tuple[Tensor, Tensor]:

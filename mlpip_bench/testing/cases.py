@@ -146,7 +146,8 @@ class Case:
             noise = torch.randn(tasks, points, generator=generator, dtype=float64)
             return Labeled(x[..., None, None], (x @ weights).squeeze(-1) + NOISE_STD * noise, 1)
 
-        return TaskBatch(labeled(shots), labeled(queries))
+        classes = torch.arange(way).expand(tasks, -1) if self.kind == "classification" else None
+        return TaskBatch(labeled(shots), labeled(queries), classes=classes)
 
     def densities(self, predictive: Distribution, query: Labeled, targets: Sequence[float] = TARGETS) -> Tensor:
         """Log-densities ``[task, point, target]``: at every class, or at some real numbers, the same for all pixels."""
@@ -172,9 +173,9 @@ class Case:
         return log_density.exp() if self.kind == "classification" else log_density
 
 
-def trained_parameters(method: nn.Module) -> dict[str, nn.Parameter]:
+def trained_parameters(method: Method[Any]) -> dict[str, nn.Parameter]:
     """Parameters that are trained, by name."""
-    return {name: p for name, p in method.named_parameters() if p.requires_grad}
+    return {name: p for name, p in method.named_parameters() if p.requires_grad and method.trainable}
 
 
 def seeded_loss(method: Method[Any], batch: TaskBatch, seed: int = 0) -> Tensor:

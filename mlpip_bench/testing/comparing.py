@@ -28,8 +28,10 @@ def assert_same(got: Tensor, expected: Tensor, what: str, tolerance: float = ROU
         raise CheckFailedError(f"{what}: they differ by {worst:.2g}, where {tolerance:.1g} can be explained")
 
 
-def parameters_of(method: nn.Module) -> dict[str, nn.Parameter]:
+def parameters_of(method: Method[Any]) -> dict[str, nn.Parameter]:
     """The same, of a method that has some."""
+    if not method.trainable:
+        raise NotApplicableError("it is not trained")
     if not (found := trained_parameters(method)):
         raise NotApplicableError("no parameters")
     return found
@@ -63,11 +65,10 @@ def assert_finite(answer: Tensor, what: str) -> None:
 def with_task_replaced(batch: TaskBatch, other: TaskBatch, task: int) -> TaskBatch:
     """The batch with one task of another one."""
     rows = [task if t == task else t + batch.support.tasks for t in range(batch.support.tasks)]
+    both = TaskBatch.cat([other, batch])
     return TaskBatch(
-        *(
-            Labeled(torch.cat([new.x, old.x])[rows], torch.cat([new.y, old.y])[rows], old.way)
-            for old, new in ((batch.support, other.support), (batch.query, other.query))
-        )
+        *(Labeled(part.x[rows], part.y[rows], part.way) for part in (both.support, both.query)),
+        classes=None if both.classes is None else both.classes[rows],
     )
 
 

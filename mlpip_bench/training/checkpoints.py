@@ -40,6 +40,7 @@ class TrainingState:
         best_by: the best by each metric but the first, by its name: ``model``, ``iteration`` and ``score``.
         seconds_at: wall-clock seconds until the end of the validation after an iteration; not in the history, which is
             the same however fast a machine is.
+        pretraining: what a record says of what was trained before meta-training; nothing where nothing was.
         unvalidated: loss of the last iteration where its validation is still to be made, since a signal came.
     """
 
@@ -55,6 +56,7 @@ class TrainingState:
     environments: list[dict[str, Any]] = field(default_factory=list)
     best_by: dict[str, dict[str, Any]] = field(default_factory=dict)
     seconds_at: dict[int, float] = field(default_factory=dict)
+    pretraining: dict[str, Any] = field(default_factory=dict)
     unvalidated: float | None = None
 
 

@@ -53,7 +53,7 @@ def _loss_of_batch(method: Method[Any], batch: TaskBatch) -> Float[Tensor, ""]:
     """A GPU takes support sets and queries through the backbone at once."""
     with features_in_one_pass(method, batch):
         loss = method.loss(batch)
-    trainable = any(True for _ in method.parameters())
+    trainable = any(p.requires_grad for p in method.parameters())
     if not (isinstance(loss, Tensor) and loss.dim() == 0 and (loss.requires_grad or not trainable)):
         came = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
         raise TrialError(f"loss must return a scalar tensor with a gradient; {type(method).__name__}'s is {came}.")
@@ -149,11 +149,12 @@ class GraphedStep:
 
     def _capture(self, batch: TaskBatch, rate: float) -> None:
         parts = [Labeled(part.x.clone(), part.y.clone(), part.way) for part in (batch.support, batch.query)]
-        static, static_rate = TaskBatch(*parts), torch.full((), rate, device=batch.support.x.device)
+        classes = None if batch.classes is None else batch.classes.clone()
+        static, static_rate = TaskBatch(*parts, classes=classes), torch.full((), rate, device=batch.support.x.device)
 
         def work() -> Tensor:
             # Of views, so that what a batch keeps of itself is made within.
-            return self.eager([TaskBatch(*(Labeled(p.x, p.y, p.way) for p in parts))], static_rate)
+            return self.eager([TaskBatch(*(Labeled(p.x, p.y, p.way) for p in parts), classes=classes)], static_rate)
 
         try:
             self._static = static, static_rate, self.capture(work)
@@ -245,7 +246,8 @@ def _on_a_stream_of_its_own() -> Iterator[None]:
 
 
 def _tensors(batch: TaskBatch) -> list[Tensor]:
-    return [batch.support.x, batch.support.y, batch.query.x, batch.query.y]
+    parts = [batch.support.x, batch.support.y, batch.query.x, batch.query.y]
+    return parts if batch.classes is None else [*parts, batch.classes]
 
 
 def _shapes(batch: TaskBatch) -> list[torch.Size]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import glob
+import hashlib
 import os
 import secrets
 import stat
@@ -116,6 +117,16 @@ def read_file(path: Path, most: int) -> bytes:
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it has more than {most / 2**20:.0f} MiB", str(path))
     return content
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, as ``sha256sum`` prints it.
+
+    Raises:
+        OSError: it cannot be read, or is no file.
+    """
+    with open_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_own(status: os.stat_result) -> bool:

@@ -57,7 +57,7 @@ def checked_value(types: Mapping[str, Any], name: str, value: Any, owner: str) -
 
     if name not in types:
         raise unknown_name(f"setting of {owner}", name, types)
-    if types[name] is Path and isinstance(value, str):
+    if Path in (types[name], *get_args(types[name])) and isinstance(value, str):
         value = given_path(value)
     if get_origin(types[name]) is tuple and not isinstance(value, tuple | list):
         value = (value,)  # one of what may be several
@@ -69,7 +69,15 @@ def checked_value(types: Mapping[str, Any], name: str, value: Any, owner: str) -
         raise UserError(f"{owner}.{name} must be {_in_words(types[name])}; got {cut(repr(value))}.{hint}") from error
 
 
-_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"}
+_WORDS = {
+    type(None): "none",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    Path: "a path",
+    tuple: "several in brackets, as (3, 4)",
+}
 
 
 def _in_words(annotation: Any) -> str:

@@ -122,7 +122,8 @@ def test_a_users_setting_wins():
         ({"samples": "many"}, "versa.samples must be a whole number"),
         ({"dropout": "False"}, "versa.dropout must be true or false"),
         ({"samples": -1}, "must not be negative"),
-        ({"iterations": 0}, "iterations must be positive"),
+        ({"iterations": -1}, "iterations must be at least 0 and finite"),
+        ({"tasks_per_batch": 0}, "tasks_per_batch must be positive"),
         ({"learning_rate": -0.1}, "learning_rate must be positive"),
     ],
 )

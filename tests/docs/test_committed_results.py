@@ -13,7 +13,8 @@ from scipy import stats
 from builders import REPOSITORY
 from mlpip_bench.execution import restoring
 from mlpip_bench.execution.fingerprint import NUMBERS_VERSION
-from mlpip_bench.execution.options import merged, read_options, run_config
+from mlpip_bench.execution.option_files import read_options
+from mlpip_bench.execution.options import merged, run_config
 from mlpip_bench.execution.planning import plan_trials
 from mlpip_bench.execution.status import Standing, survey
 from mlpip_bench.records import store

@@ -42,6 +42,8 @@ ELSEWHERE = {
     ".venv/bin/pip install -c constraints.txt .[fast]": "CI installs the wheel instead, in tox -e packaging",
     ".venv/bin/pip install -c constraints.txt -e .[dev]": MACHINE,
     "pip install -c constraints.txt .[render]": "tox -e tests installs this extra",
+    "pip install -c constraints.txt .[tensorboard]": "tox -e tests installs this extra",
+    "tensorboard --logdir runs/logs/tensorboard": "a server; tests/execution/test_logs.py reads the files",
     "pip install -e .": MACHINE,
     "python tests/execution/test_stored_scores.py": "it stores scores; its tests run each case",
     "pip install ./docs/example_plugin": "tests/testing/test_example_plugin.py installs it into a folder of its own",
@@ -192,7 +194,15 @@ def forms(command: str) -> Iterator[Any]:
         yield pytest.param(f"{name} --dry-run {SMALL}", id=f"{name} --dry-run")
 
 
+ON_THEIR_OWN = ("Trained or tested elsewhere", "Features as data")
 COMMANDS = list(dict.fromkeys(c for page in PAGES for c in documented(page.read_text(encoding="utf-8"))))
+ELSEWHERE |= {
+    command: f"tests/docs/test_{'elsewhere' if section.startswith(ON_THEIR_OWN) else page.replace('-', '_')}.py runs it"
+    for page in ("my-model", "my-method")
+    for section in (REPOSITORY / "docs" / f"{page}.md").read_text(encoding="utf-8").split("\n## ")
+    for command in documented(section)
+    if SUITE.match(command)
+}
 ELSEWHERE |= {command: PACKAGE for command in COMMANDS if command.startswith("apt-get install ")}
 RUN = list(dict.fromkeys(small(SUITE.sub("", c, count=1)) for c in COMMANDS if SUITE.match(c) and c not in ELSEWHERE))
 
@@ -241,6 +251,8 @@ def test_every_option_that_is_named_in_a_line_of_text_is_there():
     for page in PAGES:
         text = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
         for span in re.findall(r"`([^`]+)`", text):
+            if span.startswith(("tensorboard ", "wandb ", "mlflow ")):
+                continue
             unknown = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", span)) - known
             assert not unknown, f"{page.name}: `{span}` names {unknown}"
 

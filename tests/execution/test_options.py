@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from builders import invoke
-from mlpip_bench.execution import options, planning
+from mlpip_bench.execution import option_files, options, planning
 from mlpip_bench.utils.errors import UserError
 
 SMALL = "source: procedural\niterations: 3\ntest_tasks: 5\nset: {validation_tasks: 2}\n"
@@ -32,7 +32,7 @@ def test_the_command_line_comes_before_the_file(tmp_path):
         "run", "--config", path, "--methods", "maml", "--seed", 7, "--set", "validation_tasks=3", "--print-config"
     )
     assert printed.exit_code == 0
-    (asked,) = options.read_options(written(tmp_path, printed.stdout))
+    (asked,) = option_files.read_options(written(tmp_path, printed.stdout))
     config = options.run_config(options.merged(asked))
     assert (config.methods, config.seeds) == (("maml",), (7,))
     assert (config.benches, config.norms, config.source) == (("omni5w1s",), ("tasknorm",), "procedural")
@@ -49,7 +49,7 @@ def test_the_printed_options_ask_for_the_same_trials(tmp_path):
     typed += [f"--{name}={value}" for name in ("set", "sweep") for value in given[name]]
     printed = invoke("run", *typed, "--print-config")
     assert printed.exit_code == 0
-    (asked,) = options.read_options(written(tmp_path, printed.stdout))
+    (asked,) = option_files.read_options(written(tmp_path, printed.stdout))
     assert len(keys(given)) == 2 * 2 * 2 * (2 + 1)
     assert keys(asked) == keys(given)
     again = invoke("run", "--config", tmp_path / "options.yaml", "--print-config")
@@ -61,11 +61,14 @@ def test_runs_of_a_file_share_what_stands_above_them(tmp_path):
         f"question: which?\nbench: omni5w1s\n{SMALL}runs:\n- methods: protonets\n- {{methods: maml, test-tasks: 6}}\n"
     )
     path = written(tmp_path, text)
-    first, second = options.read_options(path)
+    first, second = option_files.read_options(path)
     assert (first["methods"], first["test_tasks"], first["bench"]) == ("protonets", 5, "omni5w1s")
     assert (second["methods"], second["test_tasks"], second["bench"]) == ("maml", 6, "omni5w1s")
     printed = invoke("run", "--config", path, "--print-config")
-    assert [keys(run) for run in options.read_options(written(tmp_path, printed.stdout))] == [keys(first), keys(second)]
+    assert [keys(run) for run in option_files.read_options(written(tmp_path, printed.stdout))] == [
+        keys(first),
+        keys(second),
+    ]
 
 
 def test_settings_of_a_run_join_those_above_them(tmp_path):
@@ -77,7 +80,7 @@ runs:
 - {set: {tasks_per_batch: 2, maml: {test_steps: 5}}, data: {omni.resize: antialias}}
 - {set: [tasks_per_batch=2]}
 """
-    first, second, third = options.read_options(written(tmp_path, text))
+    first, second, third = option_files.read_options(written(tmp_path, text))
     assert first["set"] == {"halve_every": 20, "tasks_per_batch": 4, "maml": {"test_steps": 3, "inner_rate": 0.2}}
     assert second["set"] == {"halve_every": 20, "tasks_per_batch": 2, "maml": {"test_steps": 5, "inner_rate": 0.2}}
     assert second["data"] == {"omni.split": "vinyals", "omni.resize": "antialias"}

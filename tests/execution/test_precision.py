@@ -23,7 +23,12 @@ from tests.builders import budget, invoke, make_config
 
 PAPER_METHODS = ("versa", "amortized_vi", "nonamortized_vi", "maml", "protonets")
 KINDS = {"classification": ("omni5w1s", "conv4"), "reconstruction": ("views1s", "view_encoder")}
-CASES = [(name, kind) for name in registry.method_names() for kind in registry.method(name).handles if kind in KINDS]
+CASES = [
+    (name, kind)
+    for name in registry.method_names()
+    for kind in registry.method(name).handles
+    if kind in KINDS and registry.method(name).trainable
+]
 
 
 def trial_of(method: str, precision: Precision, kind: str = "classification", norm: str = "metabn") -> Trial:

@@ -99,7 +99,7 @@ def tiny_run(method: str, name: str, norm: str, folder: Path) -> dict[str, list[
     )
     built.load_state_dict(state.model)
     scores = Evaluation(built, "last", streams["test"], plan.test_tasks).scores(metrics)
-    return {s.metric: list(s.per_task) for s in scores} | {"loss": [entry["loss"] for entry in state.history]}
+    return {s.metric: list(s.per_task) for s in scores} | {"loss": [e["loss"] for e in state.history if "loss" in e]}
 
 
 def cases() -> list[tuple[str, str, str]]:

@@ -96,8 +96,8 @@ def test_a_cell_is_the_mean_and_interval_of_the_records_scores():
     assert float(cell[1] or "") == pytest.approx(mean, rel=1e-12)
     assert label[0] == "anil"
     assert (
-        "All our rows: norm metabn, inductive yes, queries 15, budget quick, 2400 it, trained 9,600 tasks, 61 s"
-        in page.text
+        "All our rows: backbone conv4, norm metabn, inductive yes, queries 15, parameters 10, pretraining none, "
+        "budget quick, 2400 it, trained 9,600 tasks, 61 s" in page.text
     )
     other = Page(report(record(method="anil"), record(norm="layer", method="cnp", key="other")))
     assert other.row("anil", 2)[0][0] == "anil norm metabn"  # what differs between rows stays at them

@@ -11,6 +11,7 @@ from builders import REPOSITORY
 
 LAYERS = {
     "utils": 1,
+    "pretrained": 1,
     "records": 2,
     "datasets": 2,
     "tasks": 3,

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from builders import linear_stream
 from mlpip_bench.datasets.base import ClassImages
-from mlpip_bench.tasks.batch import Labeled, TaskShape
-from mlpip_bench.tasks.images import HeldOutStream, ImagePool, TaskStream
+from mlpip_bench.tasks.batch import Labeled, ShapeRange, TaskBatch, TaskShape
+from mlpip_bench.tasks.images import HeldOutStream, ImagePool, TaskStream, VariedTaskStream
+from mlpip_bench.tasks.stream import Repeated
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.seeding import seed_from
 
@@ -51,6 +53,36 @@ def test_tasks_have_distinct_classes_disjoint_images_and_true_labels(way, shots,
         assert torch.equal(classes, indices.classes.gather(1, part.y))
     assert (batch.support.one_hot.sum(1) == shots).all()
     assert (batch.query.one_hot.sum(1) == queries).all()
+
+
+def streams_of_classes():
+    pool, shape = coded_pool([12] * 9), TaskShape(4, 1, 2)
+    stream = TaskStream(pool, shape, "classes")
+    return {
+        "one shape": stream,
+        "unequal queries": stream.unequal(1.0),
+        "shapes of their own": VariedTaskStream(pool, ShapeRange((2, 6), (1, 3), 2), "classes"),
+        "held out": HeldOutStream(stream, pool, 3, "classes", "held out", split="test"),
+        "repeated": Repeated(stream, 3),  # put together of several batches
+    }
+
+
+@pytest.mark.parametrize("name", streams_of_classes())
+def test_a_batch_says_which_class_of_its_split_each_label_is(name):
+    tasks = 1 if name == "shapes of their own" else 7
+    batch = streams_of_classes()[name].batch(5, tasks)
+    assert batch.classes.shape == (tasks, batch.support.way)
+    for points in (batch.support, batch.query):  # whose pixels say the class
+        assert torch.equal(decoded(points.x)[0], batch.classes.gather(1, points.y))
+    last = batch.task(tasks - 1)
+    assert torch.equal(decoded(last.query.x)[0], last.classes.gather(1, last.query.y))
+
+
+def test_tasks_that_are_cut_out_of_no_classes_have_none():
+    batch = linear_stream(2, 3, 4, "t").batch(0, 2)
+    assert batch.classes is None
+    assert TaskBatch.cat([batch, batch]).classes is None
+    assert batch.task(1).classes is None
 
 
 def orders(shots: int = 2, queries: int = 3) -> dict[str, torch.Tensor]:

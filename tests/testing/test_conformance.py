@@ -203,7 +203,7 @@ def test_checks_that_are_not_run_are_no_pass():
             {"paper": {"linear": {"iterations": "many"}}},
             "presets['paper'].iterations must be a whole number; got 'many'",
         ),
-        ({"quick": {"*": {"iterations": 0}}}, "iterations must be positive and finite; got 0"),
+        ({"quick": {"*": {"iterations": -1}}}, "iterations must be at least 0 and finite; got -1"),
         ({"quik": {}}, "unknown preset 'quik'. Did you mean 'quick'? Known: paper, quick"),
         ({"quick": {"omin": {}}}, "unknown task family 'omin'."),
         (

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from builders import backbone, make_batch, make_method
-from mlpip_bench import registry
+from builders import backbone, make_batch, make_method, trained_classifiers
 from mlpip_bench.inference import gradient_steps
 from mlpip_bench.nn import accelerator
 from mlpip_bench.nn import backbone as backbones
@@ -16,7 +15,6 @@ from mlpip_bench.nn.backbone import features_in_one_pass
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.utils.choices import NORM_MODES
 
-CLASSIFIERS = [n for n in registry.method_names() if "classification" in registry.method(n).handles]
 STARTS_NOTHING = {
     *("detach", "alias", "_unsafe_view", "lift_fresh", "promote_types", "_efficientzerotensor"),
     *("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"),
@@ -92,7 +90,7 @@ def step(name: str, norm: str, *, on_gpu: bool):
 
 
 @pytest.mark.parametrize("norm", NORM_MODES)
-@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("name", trained_classifiers())
 def test_a_step_on_a_gpu_gives_the_numbers_of_a_cpu(name, norm):
     ours, others = step(name, norm, on_gpu=True), step(name, norm, on_gpu=False)
     torch.testing.assert_close(ours, others, rtol=1e-7, atol=1e-9)

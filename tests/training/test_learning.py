@@ -2,7 +2,7 @@
 
 import pytest
 
-from mlpip_bench import registry
+from builders import trained_classifiers
 from mlpip_bench.evaluation.metrics import ACCURACY, NLL
 from mlpip_bench.evaluation.predict import predict, score
 from mlpip_bench.execution.config import RunConfig
@@ -21,9 +21,7 @@ NO_BETTER_AT_FIRST = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "method", [name for name in registry.method_names() if "classification" in registry.method(name).handles]
-)
+@pytest.mark.parametrize("method", trained_classifiers())
 def test_a_short_training_leads_far_above_chance(method, data_root, tmp_path):
     config = RunConfig(
         methods=(method,),

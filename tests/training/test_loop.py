@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from builders import backbone, make_method, make_pool
+from builders import backbone, make_method, make_pool, trained_classifiers
 from mlpip_bench import registry
 from mlpip_bench.evaluation.metrics import ACCURACY, NLL
 from mlpip_bench.evaluation.predict import predict, score
@@ -39,8 +39,8 @@ def streams() -> tuple[TaskStream, TaskStream]:
 CLASSIFIERS = [n for n in registry.method_names() if "classification" in registry.method(n).handles]
 
 
-def run(method, *, checkpoint: Path, step=None, plan: TrainingPlan = PLAN) -> checkpoints.TrainingState:
-    return loop.train(method, plan, *streams(), metrics=METRICS, seed=0, checkpoint=checkpoint, step=step)
+def run(method, *, checkpoint: Path, step=None, plan: TrainingPlan = PLAN, log=None) -> checkpoints.TrainingState:
+    return loop.train(method, plan, *streams(), metrics=METRICS, seed=0, checkpoint=checkpoint, step=step, log=log)
 
 
 def build(name: str):
@@ -51,7 +51,7 @@ class Killed(BaseException):
     """Stands for a kill: nothing catches it on the way."""
 
 
-@pytest.mark.parametrize("name", CLASSIFIERS)
+@pytest.mark.parametrize("name", trained_classifiers())
 @pytest.mark.parametrize("kills", [[1], [3, 7], [5, 6, 11]])
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(name, kills, tmp_path, monkeypatch):
     whole = run(build(name), checkpoint=tmp_path / "whole.pt")
@@ -107,6 +107,74 @@ def test_a_validation_that_a_signal_ends_is_made_first_when_training_goes_on(at,
     for key, value in whole.model.items():
         assert torch.equal(parts.model[key], value), key
         assert torch.equal(parts.best_model[key], whole.best_model[key]), key
+
+
+class Logged:
+    """Takes what is logged, each value once."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[int, str], float] = {}
+
+    def __call__(self, points: loop.Points) -> None:
+        new = {(iteration, name): value for iteration, values in points.items() for name, value in values.items()}
+        assert not new.keys() & self.found.keys()
+        self.found |= new
+
+
+def test_what_is_logged_is_the_history_and_the_loss_and_rate_of_each_iteration(tmp_path):
+    logged, plan = Logged(), dataclasses.replace(PLAN, halve_every=4)
+    done = run(build("versa"), checkpoint=tmp_path / "c.pt", plan=plan, log=logged)
+    expected = {(i, "training/learning_rate"): 0.01 / 2 ** ((i - 1) // 4) for i in range(1, 13)}
+    for entry in done.history:
+        iteration = int(entry["iteration"])
+        expected |= {(iteration, f"validation/{metric.name}"): entry[metric.name] for metric in METRICS}
+        expected[iteration, "training/loss"] = entry["loss"]
+        expected[iteration, "training/seconds"] = done.seconds_at[iteration]
+    assert logged.found.keys() == expected.keys() | {(i, "training/loss") for i in range(1, 13)}
+    assert {point: logged.found[point] for point in expected} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("every", [0.0, math.inf], ids=["often", "seldom"])
+@pytest.mark.parametrize("end", [3, 5, 7, 10, "a signal in the validation"])
+def test_what_was_logged_is_not_logged_again_when_training_goes_on(end, every, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "_CHECKPOINT_SECONDS", every - 1)  # at each iteration, or at validations alone
+    whole, parts = Logged(), Logged()
+    run(build("versa"), checkpoint=tmp_path / "whole.pt", log=whole)
+
+    def step(completed: int, note: str = "") -> None:
+        if completed == end:
+            raise Killed
+
+    def a_signal_comes(*args):
+        monkeypatch.setattr(interrupts._State, "seen", signal.SIGTERM)
+        return predict(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "predict", a_signal_comes if isinstance(end, str) else predict)
+        with pytest.raises((Killed, interrupts.Interrupted)):
+            run(build("versa"), checkpoint=tmp_path / "parts.pt", step=step, log=parts)
+    monkeypatch.setattr(interrupts._State, "seen", 0)
+    before = len(parts.found)
+    run(build("versa"), checkpoint=tmp_path / "parts.pt", log=parts)
+    assert len(parts.found) > before
+    assert {p: v for p, v in parts.found.items() if p[1] != "training/seconds"} == {
+        p: v for p, v in whole.found.items() if p[1] != "training/seconds"
+    }
+
+
+def test_the_time_of_logging_is_no_part_of_the_training_and_makes_no_checkpoint_due(tmp_path, monkeypatch):
+    passed, saves = [0.0], []
+    monkeypatch.setattr(loop.time, "monotonic", lambda: passed[0])
+    save = loop.save_checkpoint
+    monkeypatch.setattr(loop, "save_checkpoint", lambda state, path: (saves.append(state.iteration), save(state, path)))
+
+    def slow(points: loop.Points) -> None:
+        passed[0] += 1000
+
+    done = run(build("versa"), checkpoint=tmp_path / "c.pt", log=slow)
+    assert saves == [5, 10, 12]
+    assert done.seconds == 0
+    assert set(done.seconds_at.values()) == {0}
 
 
 def test_training_leaves_the_global_generator_alone(tmp_path):
@@ -341,6 +409,27 @@ def test_a_damaged_checkpoint_is_named_and_never_run(how, tmp_path):
     assert str(path) in str(error.value)
     assert "Delete it" in str(error.value)
     assert not Path("/tmp/mlpip_bench_was_attacked").exists()
+
+
+def test_a_method_is_prepared_once_before_its_one_validation_and_not_where_it_is_trained(tmp_path):
+    training, validation = streams()
+    plugin, asked = registry.method("nearest_mean"), []
+
+    class Noted(plugin):
+        def prepare(self, training):
+            asked.append((training, self.training, torch.is_grad_enabled()))
+            super().prepare(training)
+
+    for trainable, prepared in ((False, 1), (False, 1), (True, 1)):  # the second goes on where the first ended
+        Noted.trainable = trainable
+        method = Noted(make_method("nearest_mean", spec=SPEC).problem, plugin.Settings(center_tasks=2))
+        method.register_parameter("unused", torch.nn.Parameter(torch.zeros(())))
+        checkpoint = tmp_path / f"{trainable}.pt"
+        plan = dataclasses.replace(PLAN, iterations=1)
+        if trainable:
+            method.loss = lambda batch, method=method: method.unused * batch.query.x.sum()
+        loop.train(method, plan, training, validation, metrics=METRICS, seed=0, checkpoint=checkpoint)
+        assert asked == [(training, False, False)] * prepared
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)

@@ -58,6 +58,23 @@ def test_a_replayed_step_has_the_numbers_of_the_step(name):
     assert not said
 
 
+def test_a_replayed_step_has_the_classes_of_its_own_tasks():
+    def classes_in_losses(wrap):
+        seen, method = [], build("protonets").double().train()
+        loss = method.loss
+        method.loss = lambda batch: seen.append(batch.classes.clone()) or loss(batch)
+        step = wrap(EagerStep(method, optimizer_of(method, PLAN), PLAN.clip_norm))
+        for iteration in range(PLAN.iterations):
+            step([in_float64(streams()[0].batch(iteration * 2, 2))], 0.01)
+        return torch.stack(seen)
+
+    ours = classes_in_losses(lambda eager: GraphedStep(eager, pytest.fail, capture=lambda work: work))
+    others = classes_in_losses(lambda eager: eager)
+    assert torch.equal(ours[:4], others[:4])
+    assert torch.equal(ours[5:], others[4:])  # the first replay is compared with the step itself: its tasks twice
+    assert not torch.equal(others[0], others[1])
+
+
 def frozen_tasks(eager, work):
     batch = in_float64(streams()[0].batch(100, 2))
     return lambda: eager([batch], 0.01)

@@ -10,6 +10,8 @@ from mlpip_bench.benches.images import FixedTasks
 from mlpip_bench.benches.spec import BenchSpec
 
 if TYPE_CHECKING:
+    from mlpip_bench.benches.family import TaskSource
+    from mlpip_bench.datasets.pictures import PictureForm
     from mlpip_bench.datasets.sources import DataSource
 
 _BUDGET = SHORT | {"tasks_per_batch": 5}
@@ -54,3 +56,9 @@ class ContextDigits(FixedTasks):
                 lambda _step: mnist.build_digits(),
             ),
         )
+
+    def picture_form(self, data: TaskSource, shape: tuple[int, int, int]) -> PictureForm:  # noqa: ARG002
+        """Strokes are bright."""
+        from mlpip_bench.datasets.pictures import drawings
+
+        return drawings(shape)

@@ -8,6 +8,8 @@ from mlpip_bench.benches.budgets import PAPER_NATURAL, SHORTEST
 from mlpip_bench.benches.images import ImageClassification
 
 if TYPE_CHECKING:
+    from mlpip_bench.benches.family import TaskSource
+    from mlpip_bench.datasets.pictures import PictureForm
     from mlpip_bench.datasets.sources import DataSource
 
 
@@ -44,3 +46,9 @@ class MiniImageNet(ImageClassification):
             ),
             facts=(mini_imagenet.SPLIT_LIST,),
         )
+
+    def picture_form(self, data: TaskSource, shape: tuple[int, int, int]) -> PictureForm:  # noqa: ARG002
+        """As its pictures are read, whatever the ratio of their sides."""
+        from mlpip_bench.datasets.pictures import resized
+
+        return resized(shape)

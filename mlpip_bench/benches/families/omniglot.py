@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from mlpip_bench.benches.family import TaskSource
     from mlpip_bench.datasets.base import ClassImages
+    from mlpip_bench.datasets.pictures import PictureForm
     from mlpip_bench.datasets.sources import DataSource
 
 
@@ -71,6 +73,9 @@ class Omniglot(ImageClassification):
                 fingerprint="" if unturned else glyphs.FINGERPRINT,
             ),
             {name: value for name, value in key_of(self.options).items() if name != "rotations"},
+            license="MIT",
+            citation="Lake, Salakhutdinov & Tenenbaum 2015, Human-level concept learning through probabilistic program "
+            "induction (Science 350)",
         )
 
     @property
@@ -85,3 +90,9 @@ class Omniglot(ImageClassification):
         import numpy as np
 
         return np.unique([name.partition("@")[0] for name in classes.class_names], return_inverse=True)[1]
+
+    def picture_form(self, data: TaskSource, shape: tuple[int, int, int]) -> PictureForm:  # noqa: ARG002
+        """As its drawings are read."""
+        from mlpip_bench.datasets import omniglot
+
+        return omniglot.picture_form(data.options.get("resize", self.options.resize))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from mlpip_bench.datasets import added
 from mlpip_bench.datasets.adding import array_files, folders, lists
@@ -22,11 +23,12 @@ from mlpip_bench.datasets.adding.layouts import (
     tiny_imagenet,
 )
 from mlpip_bench.datasets.adding.layouts import domains as domains_of
-from mlpip_bench.datasets.adding.material import Classes, Material, Reader, sole_folder
+from mlpip_bench.datasets.adding.material import FEATURE_OPTIONS, Classes, Material, Reader, sole_folder
 from mlpip_bench.datasets.adding.splitting import GIVEN, pooled, split_classes
 from mlpip_bench.datasets.base import ImageDataset
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.progress import Reporter
+from mlpip_bench.utils.provenance import Source
 
 READERS: tuple[Reader, ...] = (
     array_files.find,
@@ -110,14 +112,19 @@ def _maker(
             raise UserError(f"--seed is of a random split; the classes of {source} are split {rule}. Leave it out.")
         _check_class_names(pooled(material.splits), source)
         size = choices.image_size or material.size
-        arrays, repeated = decode_splits(splits, size, is_features=material.is_features, reporter=reporter)
+        of_a_bench = "features_of" in material.facts  # whose images may be equal
+        arrays, repeated = decode_splits(
+            splits, size, is_features=material.is_features, reporter=reporter, as_they_are=of_a_bench
+        )
         unlisted = len(pooled(material.splits)) - sum(map(len, splits.values()))
         uncounted = {"repeated": repeated, "classes in no split": unlisted}
         options: dict[str, str | int] = {} if material.is_features else {"size": size}
         options |= {"split": rule}
         options |= {"split_seed": choices.seed or 0} if is_random else {}
-        options |= {"pretrained_on": choices.pretrained_on} if material.is_features else {}
-        dataset = ImageDataset(name, "real", arrays, options)
+        trained_on = choices.pretrained_on or material.facts.get("pretrained_on", "")
+        options |= {"pretrained_on": trained_on} if material.is_features else {}
+        options |= {option: material.facts[option] for option in FEATURE_OPTIONS if option in material.facts}
+        dataset = ImageDataset(name, cast("Source", material.facts.get("source", "real")), arrays, options)
         description = added.Description(
             name=name,
             kind="features" if material.is_features else "images",
@@ -126,7 +133,7 @@ def _maker(
             options=options,
             license=choices.license or material.facts.get("license", ""),
             citation=choices.citation or material.facts.get("citation", ""),
-            pretrained_on=choices.pretrained_on,
+            pretrained_on=trained_on,
             left_out={**material.left_out, **{what: count for what, count in uncounted.items() if count}},
             fingerprint=dataset.fingerprint,
             splits={
@@ -171,7 +178,7 @@ def _check_class_names(classes: Classes, source: Path) -> None:
 def _check_choices(material: Material, choices: Choices, source: Path) -> None:
     if material.is_features and choices.image_size is not None:
         raise UserError(f"--image-size is for pictures; {source} has feature vectors. Leave it out.")
-    if material.is_features and not choices.pretrained_on:
+    if material.is_features and not (choices.pretrained_on or material.facts.get("pretrained_on")):
         raise UserError(
             f"{source} has feature vectors: a result on them depends on what their network was trained on. Name it "
             "with --pretrained-on, for example --pretrained-on 'ImageNet-1k, supervised', or none."

@@ -1,22 +1,30 @@
-"""An npz file with ``images`` or ``features``, with ``labels``, and with ``split`` if it says the splits."""
+"""An npz file with ``images`` or ``features``, with ``labels``, and with ``split`` if it says the splits.
+
+Where ``data features`` has made it, it says by what and of what, too.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from mlpip_bench.datasets.adding.material import PICTURE_SIZE, UNSPLIT, Item, Material, split_named
+from mlpip_bench.datasets.adding.material import FEATURE_OPTIONS, PICTURE_SIZE, UNSPLIT, Item, Material, split_named
 from mlpip_bench.datasets.arrays import names_in, read_npz
 from mlpip_bench.datasets.reading import listed
-from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.errors import UserError, cut
+from mlpip_bench.utils.provenance import Source
+
+FACTS = ("pretrained_on", "source", *FEATURE_OPTIONS)
+"""Texts that a file of features may have: what its network was trained on, whether the images were real, and so on."""
 
 _MOST = 2**35  # bytes of an array
+_LONGEST = 4 * 1000  # bytes of a text
 
 
 def find(path: Path) -> Material | None:
@@ -52,9 +60,21 @@ def find(path: Path) -> Material | None:
             raise UserError(f"the splits in {path} must be train, val or test; row {row} has {word!r}.")
         splits[split][label].append(item(row))
     if kinds == ["features"]:
-        return Material("features in an npz file", splits, is_features=True)
+        facts = _facts(path, [name for name in FACTS if name in there])
+        return Material("features in an npz file", splits, is_features=True, facts=facts)
     sides = values.shape[1:3] if values.shape[-1] in (1, 3) or values.ndim == 3 else values.shape[2:]
     return Material("images in an npz file", splits, size=sides[0] if sides[0] == sides[1] else PICTURE_SIZE)
+
+
+def _facts(path: Path, names: list[str]) -> dict[str, str]:
+    facts = {}
+    for name, array in read_npz(path, names, _LONGEST).items():
+        if array.shape or array.dtype.kind != "U" or not str(array).isprintable():
+            raise UserError(f"{name} of {path} must be a text without line breaks; it is {array.dtype} {array.shape}.")
+        facts[name] = str(array)
+    if (source := facts.get("source", "real")) not in get_args(Source):
+        raise UserError(f"source of {path} must be one of {', '.join(get_args(Source))}; it is {cut(source)!r}.")
+    return facts
 
 
 def _names(path: Path, labels: NDArray[Any]) -> list[str]:

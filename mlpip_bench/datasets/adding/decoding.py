@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
 from mlpip_bench.datasets.adding.material import Classes, Item
 from mlpip_bench.datasets.base import ClassImages
+from mlpip_bench.datasets.pictures import as_array, middle
 from mlpip_bench.datasets.reading import listed
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.progress import Reporter
@@ -31,7 +32,7 @@ class _Place(NamedTuple):
 
 
 def decode_splits(
-    splits: Mapping[str, Classes], size: int, *, is_features: bool, reporter: Reporter
+    splits: Mapping[str, Classes], size: int, *, is_features: bool, reporter: Reporter, as_they_are: bool = False
 ) -> tuple[dict[str, ClassImages], int]:
     """The arrays of each split, and how many items were left out since their class has the same ones already.
 
@@ -43,6 +44,7 @@ def decode_splits(
         size: height and width of the images.
         is_features: whether items are vectors.
         reporter: shows a bar.
+        as_they_are: whether equal items stay, where they are of a data set that has equal ones.
 
     Raises:
         UserError: pictures that cannot be read, the same one in two classes, or a class with too few.
@@ -65,7 +67,7 @@ def decode_splits(
                         unreadable.append((item.name, error))
                         continue
                     here = _Place(split, name, item.name)
-                    earlier = met.setdefault(hashlib.sha256(array.tobytes()).digest(), here)
+                    earlier = here if as_they_are else met.setdefault(hashlib.sha256(array.tobytes()).digest(), here)
                     if earlier is here:
                         found[split][name].append(array)
                     elif earlier[:2] == here[:2]:
@@ -86,8 +88,7 @@ def _array(item: Item, size: int, *, is_features: bool) -> NDArray[Any]:
         assert isinstance(value, np.ndarray)
         return value.reshape(-1, 1, 1)
     assert isinstance(value, Image.Image)
-    fitted = value if value.size == (size, size) else ImageOps.fit(value, (size, size), Image.Resampling.LANCZOS)
-    return np.ascontiguousarray(np.asarray(fitted).transpose(2, 0, 1))
+    return as_array(middle(value, size, size), 3)
 
 
 def _refuse(unreadable: Sequence[tuple[str, UserError]], clashes: Sequence[tuple[_Place, _Place]]) -> None:

@@ -20,6 +20,9 @@ PICTURE_SIZE = 84
 SPLIT_WORDS = {**SPLIT_OF_WORD, "training": "train", "base": "train", "testing": "test", "novel": "test"}
 """What users call the splits of data of their own."""
 
+FEATURE_OPTIONS = ("features_by", "features_of")
+"""What records say of features that ``data features`` has made: the network, and the data set."""
+
 UNSPLIT = ""
 """In place of a split's name, where the data do not say it."""
 
@@ -50,7 +53,7 @@ class Material:
         is_features: whether items are vectors.
         size: height and width of the images where a user chooses none.
         left_out: what was there and is no picture: how many files of each ending.
-        facts: ``license`` and ``citation``, where the data say them.
+        facts: ``license`` and ``citation``, where the data say them; and what a file of features says of itself.
     """
 
     layout: str

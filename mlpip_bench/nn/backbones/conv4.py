@@ -1,10 +1,12 @@
-"""Conv4: the convolutional network of the paper (appendix D, tables D.1 and D.2)."""
+"""Conv4: the convolutional network of the paper (appendix D, tables D.1 and D.2), and one with wider blocks."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -15,7 +17,7 @@ from mlpip_bench.nn.backbone import Backbone, InputShape
 from mlpip_bench.nn.conv_block import ConvBlock
 from mlpip_bench.nn.layers import mlp
 from mlpip_bench.nn.normalization import Moments, Statistics, cat_statistics, task_statistics
-from mlpip_bench.utils.choices import NormMode
+from mlpip_bench.utils.choices import OWN_NORM, NormMode
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.numerics import backbone_autocast
 
@@ -46,6 +48,30 @@ class Conv4Settings:
         ):
             raise ValueError(f"blocks, channels and last must be at least 1, dropout from 0 to below 1; got {self}")
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Filters of each block."""
+        return (self.channels,) * self.blocks
+
+
+@dataclass(frozen=True)
+class Conv4x512Settings:
+    """Shape of the network with wider blocks.
+
+    Attributes:
+        widths: filters of each block.
+        ceil_mode, dropout, last: as of :class:`Conv4Settings`.
+    """
+
+    widths: tuple[int, ...] = (96, 192, 384, 512)
+    ceil_mode: bool = False
+    dropout: float = 0.0
+    last: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.widths or min(self.widths) < 1 or not 0 <= self.dropout < 1 or (self.last or 1) < 1:
+            raise ValueError(f"widths and last must be at least 1, dropout from 0 to below 1; got {self}")
+
 
 MOST_AT_ONCE = 2**23
 """Bytes of a block's inputs, of all tasks of a batch, up to which they go through it at once on a CPU."""
@@ -55,36 +81,36 @@ class Conv4(Backbone):
     """Blocks of convolution, normalization, ReLU and pooling; 256 features for the paper's data sets."""
 
     reference = "Gordon et al. 2019, Meta-Learning Probabilistic Inference for Prediction (ICLR), appendix D"
-    Settings = Conv4Settings
-    settings: Conv4Settings
+    Settings: ClassVar[type] = Conv4Settings
+    own_norm = True
+    settings: Conv4Settings | Conv4x512Settings
 
     def __init__(
-        self, input_shape: InputShape, settings: Conv4Settings, norm: NormMode, *, dropout: bool = False
+        self,
+        input_shape: InputShape,
+        settings: Conv4Settings | Conv4x512Settings,
+        norm: NormMode,
+        *,
+        dropout: bool = False,
     ) -> None:
         super().__init__(input_shape, settings, norm, dropout=dropout)
         flattened = _outputs(input_shape, settings)
-        widths = [input_shape[0]] + [settings.channels] * settings.blocks
+        widths = (input_shape[0], *settings.widths)
         rate = settings.dropout if dropout else 0.0
+        mode: NormMode = "running" if norm == OWN_NORM else norm
         self.blocks = nn.ModuleList(
-            ConvBlock(
-                width,
-                settings.channels,
-                norm,
-                ceil_mode=settings.ceil_mode,
-                dropout=rate,
-                last=index == settings.blocks - 1,
-            )
-            for index, width in enumerate(widths[:-1])
+            ConvBlock(*pair, mode, ceil_mode=settings.ceil_mode, dropout=rate, last=index == len(widths) - 2)
+            for index, pair in enumerate(itertools.pairwise(widths))
         )
         self.last = nn.Identity() if settings.last is None else mlp(flattened, settings.last)
         self.features = settings.last or flattened
 
     @classmethod
-    def check(cls, input_shape: InputShape, settings: Conv4Settings) -> None:
+    def check(cls, input_shape: InputShape, settings: Conv4Settings | Conv4x512Settings) -> None:
         """Refuse more blocks than the images have halves."""
         if not _outputs(input_shape, settings):
             raise UserError(
-                f"each block of conv4 halves height and width; {settings.blocks} blocks leave nothing of "
+                f"each block of conv4 halves height and width; {len(settings.widths)} blocks leave nothing of "
                 f"{input_shape[1]}x{input_shape[2]}. Use fewer (--backbone conv4,blocks=N)."
             )
 
@@ -132,13 +158,13 @@ class Conv4(Backbone):
         if x.device.type != "cpu" or tasks == 1 or any(block.has_filters_of_tasks for block in self.blocks):
             return 0
         if not fused.usable(x):
-            return self.settings.blocks
+            return len(self.blocks)
         narrow = torch.is_autocast_enabled("cpu")
         channel = tasks * points * (torch.get_autocast_dtype("cpu") if narrow else x.dtype).itemsize
         large = [
             blocks
-            for blocks in range(1, self.settings.blocks)
-            if channel * self.settings.channels * math.prod(_halved(sides, self.settings, blocks)) > MOST_AT_ONCE
+            for blocks, width in enumerate(self.settings.widths[:-1], 1)
+            if channel * width * math.prod(_halved(sides, self.settings, blocks)) > MOST_AT_ONCE
         ]
         return max(large) + 1 if large else 0
 
@@ -161,12 +187,19 @@ class Conv4(Backbone):
         return x, list(cat_statistics(per_task))
 
 
-def _halved(sides: Sequence[int], settings: Conv4Settings, blocks: int) -> list[int]:
+class Conv4x512(Conv4):
+    """The same blocks with 96, 192, 384 and 512 filters."""
+
+    reference = "Gidaris et al. 2019, Boosting Few-Shot Visual Learning with Self-Supervision (ICCV)"
+    Settings = Conv4x512Settings
+
+
+def _halved(sides: Sequence[int], settings: Conv4Settings | Conv4x512Settings, blocks: int) -> list[int]:
     """Height and width behind so many blocks."""
     factor = 2**blocks
     return [math.ceil(side / factor) if settings.ceil_mode else side // factor for side in sides]
 
 
-def _outputs(input_shape: InputShape, settings: Conv4Settings) -> int:
+def _outputs(input_shape: InputShape, settings: Conv4Settings | Conv4x512Settings) -> int:
     """Of the last block."""
-    return settings.channels * math.prod(_halved(input_shape[1:], settings, settings.blocks))
+    return settings.widths[-1] * math.prod(_halved(input_shape[1:], settings, len(settings.widths)))

@@ -17,6 +17,8 @@ class Identity(Backbone):
     """Inputs as they are, flattened; nothing is normalized."""
 
     reference = "none: the identity"
+    learns = False
+    normalizes = False
 
     def __init__(self, input_shape: InputShape, settings: NoSettings, norm: NormMode, *, dropout: bool = False) -> None:
         super().__init__(input_shape, settings, norm, dropout=dropout)

@@ -41,6 +41,7 @@ class MLP(Backbone):
     """Fully connected layers with ELU or ReLU between and behind them; nothing is normalized."""
 
     reference = "Clevert et al. 2016, Fast and Accurate Deep Network Learning by Exponential Linear Units (ICLR)"
+    normalizes = False
     Settings = MLPSettings
     settings: MLPSettings
 

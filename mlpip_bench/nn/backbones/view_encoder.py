@@ -36,6 +36,7 @@ class ViewEncoder(Backbone):
     """3x3 convolution, ReLU, 2x2 max pooling, four times; then a fully connected layer. Nothing is normalized."""
 
     reference = "Gordon et al. 2019, Meta-Learning Probabilistic Inference for Prediction (ICLR), appendix E"
+    normalizes = False
     Settings = ViewEncoderSettings
     settings: ViewEncoderSettings
 

@@ -33,6 +33,7 @@ from mlpip_bench.reporting.figures.style import (
     scale_of,
     wrapped,
 )
+from mlpip_bench.reporting.wording import budget_in_words
 from mlpip_bench.utils.provenance import STAND_INS
 
 _COLUMNS = 2
@@ -138,7 +139,7 @@ def _shared_conditions(on_bench: Mapping[str, Mapping[str, Sequence[Run]]]) -> s
 
 def _budget(by_label: Mapping[str, Sequence[Run]]) -> str:
     configs = [record.config for runs in by_label.values() for record, _ in runs]
-    return " or ".join(sorted({f"{config['preset']}, {config['iterations']:,} it" for config in configs}))
+    return " or ".join(sorted({budget_in_words(config["preset"], f"{config['iterations']:,}") for config in configs}))
 
 
 def _published(

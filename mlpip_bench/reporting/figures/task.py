@@ -24,21 +24,21 @@ def task(title: str, parts: Mapping[str, tuple[Floats, NDArray[np.int_]]]) -> Fi
             channels, and the class of each, ``0 .. way-1``.
     """
     way = 1 + max(int(labels.max()) for _, labels in parts.values())
-    mosaics = {name: _mosaic(images, labels, way) for name, (images, labels) in parts.items()}
-    widths = [mosaic.shape[1] for mosaic in mosaics.values()]
+    mosaics = {name: mosaic(images, labels, way) for name, (images, labels) in parts.items()}
+    widths = [pictures.shape[1] for pictures in mosaics.values()]
     height = next(iter(mosaics.values())).shape[0]
     inches = min(_INCHES * way, _MOST_WIDTH * height / sum(widths))
     figure = Figure(figsize=(max(inches * sum(widths) / height + 0.6, 2.5), inches + 0.7), layout="compressed")
     grid = figure.subplots(1, len(mosaics), width_ratios=widths, squeeze=False)[0]
-    for axes, (name, mosaic) in zip(grid, mosaics.items(), strict=True):
-        axes.imshow(mosaic, interpolation="none")
+    for axes, (name, pictures) in zip(grid, mosaics.items(), strict=True):
+        axes.imshow(pictures, interpolation="none")
         axes.set(title=name, xticks=(), yticks=())
         axes.spines[:].set_visible(False)
     figure.suptitle(title)
     return figure
 
 
-def _mosaic(images: Floats, labels: NDArray[np.int_], way: int) -> NDArray[np.float64]:
+def mosaic(images: Floats, labels: NDArray[np.int_], way: int) -> NDArray[np.float64]:
     """Images as one, ``[height, width, 3]``, a row a class; where a class has fewer than another it is white."""
     height, width = images.shape[2:]
     most = int(np.bincount(labels, minlength=way).max())

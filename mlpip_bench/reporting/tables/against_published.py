@@ -9,7 +9,7 @@ from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Record, facts
 from mlpip_bench.reporting.figures.style import Run, configurations, mean_ci95_over_seeds
 from mlpip_bench.reporting.table import Cell, Row, WideTable
-from mlpip_bench.reporting.wording import published_cell, stand_in_mark
+from mlpip_bench.reporting.wording import budget_in_words, published_cell, stand_in_mark
 
 
 def published_tables(records: Sequence[Record], quoted: Sequence[Published]) -> Iterator[WideTable]:
@@ -73,7 +73,7 @@ def _row(quoted: Published, label: str, runs: Sequence[Run]) -> Row:
     attributes = {
         **{name: str(known.get(name, "")) for name in ("norm", "inductive", "queries", "source")},
         "bench": record.bench,
-        "budget": f"{known.get('preset')}, {known.get('iterations')} it",
+        "budget": budget_in_words(str(known.get("preset")), str(known.get("iterations"))),
         "seeds": ",".join(str(r.seed) for r, _ in runs),
         "tasks": str(known["test_tasks"]),
     }

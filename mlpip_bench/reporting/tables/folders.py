@@ -42,6 +42,7 @@ from mlpip_bench.reporting.wording import (
     STAND_IN_NOTE,
     Notes,
     bare,
+    budget_in_words,
     fact_in_words,
     finite,
     in_words,
@@ -273,7 +274,7 @@ def _attributes(change: Change) -> dict[str, str]:
     return {
         **{name: of_both(side[0].facts[name] for side in sides) for name in names},
         "bench": change.first.column,
-        "budget": of_both(f"{side[0].facts['preset']}, {side[0].facts['iterations']} it" for side in sides),
+        "budget": of_both(budget_in_words(side[0].facts["preset"], side[0].facts["iterations"]) for side in sides),
         "tasks": of_both(side[0].facts["test_tasks"] for side in sides),
         "seeds": of_both(seeds_of(side) for side in sides),
         "settings": in_words(change.first, [name for name in change.telling if name not in _SHOWN]),

@@ -28,6 +28,7 @@ from mlpip_bench.reporting.table import ATTRIBUTES, Cell, Row, WideTable
 from mlpip_bench.reporting.wording import (
     NO_INTERVAL_NOTE,
     STAND_IN_NOTE,
+    budget_in_words,
     fact_in_words,
     finite,
     in_words,
@@ -140,11 +141,19 @@ def method_differences(
         ):
             a, b = runs[i].first, runs[j].first
             choices = _differing_choices(a, b) if a.record.method == b.record.method else []
-            pairs = bool(choices) or (a.record.method != b.record.method and a.facts["norm"] == b.facts["norm"])
+            outside = any(e.record.training.get("outside") for e in (a, b))  # a norm that nobody here has chosen
+            one_norm = outside or a.facts["norm"] == b.facts["norm"]
+            pairs = bool(choices) or (a.record.method != b.record.method and one_norm)
             if pairs and against in (None, b.record.method):
                 settings = _settings(runs[i], runs[j], choices, data_keys)
                 found.append(_comparison(matrix, (runs[i], runs[j]), choices, settings, decisions[i, j]))
     return found
+
+
+_OF_SOME = ("pretrained.", "pretraining.", "backbone.")
+"""Beginnings of facts that only some networks have, and that say nothing where they are not."""
+_IN_OTHER_WORDS = ("pretrained.what", "pretrained.saw")
+"""Facts that the digest of a file, or the settings of a pre-training, tell as well."""
 
 
 def configurations(group: Sequence[Entry]) -> list[Configuration]:
@@ -153,7 +162,9 @@ def configurations(group: Sequence[Entry]) -> list[Configuration]:
     for part, keys in row_groups(group, set()):
         own = telling[part[0].record.method]
         # The norm has columns of its own, but tells rows of a matrix.
-        names = [*(name for name in own if name not in NORM_FACTS), *({"record"} & set(keys))]
+        here = (n for n in own if part[0].facts.get(n) or not n.startswith(_OF_SOME))
+        known = (name for name in here if name not in (*NORM_FACTS, *_IN_OTHER_WORDS))
+        names = [*known, *({"record"} & set(keys))]
         norm = ["norm"] if "norm" in own else []
         runs.append(Configuration(part, named(part[0], [*norm, *names]), names))
     return sorted(runs, key=lambda run: natural(run.label))
@@ -224,7 +235,7 @@ def _comparison(
     attributes = {
         **{name: "/".join(dict.fromkeys((facts[name], others[name]))) for name in both},
         "bench": first[0].bench,
-        "budget": f"{facts['preset']}, {span((facts['iterations'], others['iterations']))} it",
+        "budget": budget_in_words(facts["preset"], span((facts["iterations"], others["iterations"]))),
         "settings": settings,
         "seeds": ",".join(map(str, decision.seeds)) or "none in common",
         "tasks": facts["test_tasks"],
@@ -280,7 +291,7 @@ def _attributes(run: Configuration) -> dict[str, str]:
     facts = run.first.facts
     return {
         **{name: facts[name] for name in ("norm", "inductive", "queries", "device", "protocol", "source")},
-        "budget": f"{facts['preset']}, {facts['iterations']} it",
+        "budget": budget_in_words(facts["preset"], facts["iterations"]),
         "seeds": seeds_of(run.entries),
         "tasks": facts["test_tasks"],
     }

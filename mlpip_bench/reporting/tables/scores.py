@@ -33,11 +33,13 @@ from mlpip_bench.reporting.wording import (
     OWN_COLUMN,
     STAND_IN_NOTE,
     Notes,
+    budget_in_words,
     configuration_notes,
     fact_in_words,
     in_words,
     interval_notes,
     mean_cell,
+    pretraining_in_words,
     published_cell,
     qualities,
     span,
@@ -131,9 +133,14 @@ def _own_row(entries: Sequence[Entry], telling: set[str], common: set[str], unit
     per_bench = {name: {b: g[0].facts.get(name, "") for b, g in by_bench.items()} for name in known}
     settings = sorted(name for name in telling - OWN_COLUMN if not varies(per_bench.get(name, {})))
     attributes = {
-        **{name: facts.get(name, "") for name in ("norm", "inductive", "queries", "device", "protocol", "source")},
-        "budget": f"{facts['preset']}, {span(per_bench['iterations'].values())} it",
-        "trained": training_cost(e.record for e in entries),
+        **{
+            name: facts.get(name, "")
+            for name in ("backbone", "norm", "inductive", "queries", "device", "protocol", "source")
+        },
+        "budget": budget_in_words(facts["preset"], span(per_bench["iterations"].values())),
+        "parameters": span(f"{e.record.parameters:,}" for e in entries),
+        "pretraining": "; ".join(dict.fromkeys(pretraining_in_words(e.record) for e in entries)),
+        "trained": training_cost([e.record for e in entries]),
         "settings": in_words(entries[0], settings),
         "tasks": span(per_bench["test_tasks"].values()),
         "seeds": seeds_of(entries),

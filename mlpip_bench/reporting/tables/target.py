@@ -26,7 +26,15 @@ from mlpip_bench.reporting.entries import (
     seeds_of,
 )
 from mlpip_bench.reporting.table import Cell, Row, WideTable
-from mlpip_bench.reporting.wording import STAND_IN_NOTE, duration, in_words, number_text, stand_in_mark, training_cost
+from mlpip_bench.reporting.wording import (
+    STAND_IN_NOTE,
+    budget_in_words,
+    duration,
+    in_words,
+    number_text,
+    stand_in_mark,
+    training_cost,
+)
 from mlpip_bench.utils.encoding import csv_text
 from mlpip_bench.utils.errors import UserError
 
@@ -193,8 +201,8 @@ def _table(found: _OfBench) -> WideTable:
         facts_of_all = reached.group[0].facts
         attributes = {
             "norm": facts_of_all["norm"],
-            "budget": f"{facts_of_all['preset']}, {facts_of_all['iterations']} it",
-            "trained": training_cost(e.record for e in reached.group),
+            "budget": budget_in_words(facts_of_all["preset"], facts_of_all["iterations"]),
+            "trained": training_cost([e.record for e in reached.group]),
             "settings": in_words(reached.group[0], reached.telling),
             "seeds": seeds_of(reached.group),
             "source": facts_of_all["source"],

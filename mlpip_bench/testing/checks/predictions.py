@@ -63,8 +63,8 @@ def shapes(case: Case) -> None:
             Labeled(p.x.to(dtype), p.y.to(dtype) if p.y.is_floating_point() else p.y, p.way)
             for p in (batch.support, batch.query)
         )
-        answer = case.predict(method, TaskBatch(support, query))
-        loss = seeded_loss(method, TaskBatch(support, query))
+        converted = TaskBatch(support, query, classes=batch.classes)
+        answer, loss = case.predict(method, converted), seeded_loss(method, converted)
         for what, value in (("densities", answer), ("the loss", loss)):
             if value.dtype != dtype:
                 raise CheckFailedError(f"{what} of {dtype} input must be {dtype}; got {value.dtype}")
@@ -114,7 +114,7 @@ def batch_of_tasks(case: Case) -> None:
         method, batch = case.method(norm), case.batch()
         together = case.predict(method, batch)
         for t in range(batch.support.tasks):
-            alone = case.predict(method, TaskBatch(batch.support.task(t), batch.query.task(t)))
+            alone = case.predict(method, batch.task(t))
             assert_same(alone[0], together[t], f"norm {norm}, a task alone and in a batch")
 
 

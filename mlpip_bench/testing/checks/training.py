@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import math
 import random
@@ -63,7 +64,7 @@ def loss_mean_over_tasks(case: Case) -> None:
 def _mean_over_tasks(case: Case, method: Method[Any]) -> None:
     batch = case.batch()
     tasks = range(batch.support.tasks)
-    alone = [mean_loss(method, TaskBatch(batch.support.task(t), batch.query.task(t))) for t in tasks]
+    alone = [mean_loss(method, batch.task(t)) for t in tasks]
     mean = sum(m for m, _ in alone) / len(alone)
     variance = sum(v for _, v in alone) / len(alone) ** 2
     assert_same_loss(mean_loss(method, batch), (mean, variance), "tasks together and alone")
@@ -80,7 +81,7 @@ def loss_mean_over_points(case: Case) -> None:
 
 def _mean_over_points(case: Case, method: Method[Any]) -> None:
     batch = case.batch()
-    twice = TaskBatch(batch.support, select(batch.query, list(range(batch.query.y.shape[1])) * 2))
+    twice = dataclasses.replace(batch, query=select(batch.query, list(range(batch.query.y.shape[1])) * 2))
     assert_same_loss(mean_loss(method, twice), mean_loss(method, batch), "each query twice")
 
 

@@ -507,3 +507,46 @@ def test_damaged_files_are_named(folder: Path, root: Path) -> None:
     (root / "mine").rename(root / "other")
     with pytest.raises(UserError, match="has its name"):
         added.describe(root / "other")
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ({"pretrained_on": np.array(["a", "b"])}, "pretrained_on of .* must be a text without line breaks"),
+        ({"pretrained_on": np.array("a\nb")}, "pretrained_on of .* must be a text"),
+        ({"pretrained_on": np.array(3)}, "pretrained_on of .* must be a text"),
+        ({"pretrained_on": np.array("a"), "source": np.array("reel")}, "one of real, procedural, bundled, synthetic"),
+        ({"source": np.array("procedural")}, "Name it with --pretrained-on"),
+    ],
+)
+def test_what_a_file_of_features_says_of_itself_is_checked(said, says, tmp_path, root):
+    vectors = np.random.default_rng(0).normal(size=(40, 3))
+    np.savez(tmp_path / "f.npz", features=vectors, labels=np.arange(40) % 10, **said)
+    with pytest.raises(UserError, match=says):
+        add("mine", tmp_path / "f.npz", root, Choices(), Quiet())
+    assert not (root / "mine").exists()
+
+
+def test_a_file_of_features_may_say_what_its_network_saw(tmp_path, root):
+    vectors = np.random.default_rng(0).normal(size=(40, 3))
+    texts = {"pretrained_on": np.array("noise"), "source": np.array("bundled"), "features_by": np.array("net")}
+    np.savez(tmp_path / "f.npz", features=vectors, labels=np.arange(40) % 10, **texts)
+    for choices, expected in ((Choices(), "noise"), (Choices(pretrained_on="more noise", replace=True), "more noise")):
+        said = add("mine", tmp_path / "f.npz", root, choices, Quiet())
+        assert said.pretrained_on == said.options["pretrained_on"] == expected
+        assert said.options["features_by"] == "net"
+        assert added.read(root / "mine").source == "bundled"
+
+
+def test_features_of_a_data_set_stay_as_they_are_where_two_are_equal(tmp_path, root):
+    vectors = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    vectors[10], vectors[11] = vectors[0], vectors[2]  # of the same class, and of another
+    given = {"features": vectors, "labels": np.arange(40) % 10, "pretrained_on": np.array("noise")}
+    np.savez(tmp_path / "f.npz", **given)
+    with pytest.raises(UserError, match="what is in one class may be in no other"):
+        add("mine", tmp_path / "f.npz", root, Choices(), Quiet())
+    np.savez(tmp_path / "f.npz", **given, features_of=np.array("omniglot"))
+    add("mine", tmp_path / "f.npz", root, Choices(), Quiet())
+    classes = all_classes(added.read(root / "mine"))
+    for name, found in classes.items():
+        np.testing.assert_array_equal(found[..., 0, 0], vectors[int(name) :: 10])

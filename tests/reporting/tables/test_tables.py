@@ -235,9 +235,11 @@ def test_budgets_of_several_benches_share_a_row_and_are_listed() -> None:
 
 
 def test_common_settings_and_data_are_stated() -> None:
-    notes = wide(record(options={"split": "characters"}), record(bench="mini5w5s", source="procedural")).notes
+    table = wide(record(options={"split": "characters"}), record(bench="mini5w5s", source="procedural"))
+    notes = table.notes
+    assert "backbone conv4" in table.attributes()[1]
     (common,) = (note for note in notes if note.startswith("Settings of all our rows: "))
-    assert {"backbone conv4", "tasks per batch 4"} <= set(common.removesuffix(".").partition(": ")[2].split(", "))
+    assert {"tasks per batch 4"} <= set(common.removesuffix(".").partition(": ")[2].split(", "))
     data = f"omni5w1s: letters (real), fingerprint {'f' * 12}, split characters; mini5w5s: letters (procedural)"
     assert any(data in note for note in notes)
 
@@ -428,14 +430,14 @@ def test_golden_markdown() -> None:
     assert text.startswith(
         "**accuracy (%, higher is better; model: best on validation)**\n"
         "\n"
-        "All our rows: device cpu, protocol accuracy.\n"
+        "All our rows: backbone conv4, pretraining none, device cpu, protocol accuracy.\n"
         "\n"
-        "| method | norm | inductive | queries | budget | seeds | tasks | source | omni5w1s | zoo5w1s |\n"
-        "| --- | --- | --- | --- | --- | --- | --- | --- | ---: | ---: |\n"
-        "| alpha | running | yes | 15 | quick, 1500 it | 0 | 2 | real | 60.00 ± 127.06 |  |\n"
-        "| beta | running | yes | 15 | quick, 10 it | 0 | 2 | real |  | 95.00 ± 63.53 |\n"
-        "| *published:* |  |  |  |  |  |  |  |  |  |\n"
-        "| Siamese Nets |  |  |  |  |  |  | published | 97.3 |  |\n"
+        "| method | norm | inductive | queries | parameters | budget | seeds | tasks | source | omni5w1s | zoo5w1s |\n"
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | ---: | ---: |\n"
+        "| alpha | running | yes | 15 | 10 | quick, 1500 it | 0 | 2 | real | 60.00 ± 127.06 |  |\n"
+        "| beta | running | yes | 15 | 10 | quick, 10 it | 0 | 2 | real |  | 95.00 ± 63.53 |\n"
+        "| *published:* |  |  |  |  |  |  |  |  |  |  |\n"
+        "| Siamese Nets |  |  |  |  |  |  |  | published | 97.3 |  |\n"
     )
     assert "| **99.53 ± 0.26** |" in text
     assert "| Versa [1] |" in text
@@ -510,8 +512,11 @@ def test_six_benches_are_one_table_in_100_columns() -> None:
 
 def test_constant_columns_go_to_the_caption() -> None:
     text = terminal(wide(record()))
-    assert "norm running, inductive yes, queries 15, budget quick, 1500 it, device cpu" in " ".join(text.split())
-    assert r"\caption{accuracy (\%, higher is better; model: best on validation). All our rows: norm" in to_latex(
+    constant = (
+        "norm running, inductive yes, queries 15, parameters 10, pretraining none, budget quick, 1500 it, device cpu"
+    )
+    assert constant in " ".join(text.split())
+    assert r"\caption{accuracy (\%, higher is better; model: best on validation). All our rows: backbone" in to_latex(
         wide(record())
     )
 

@@ -1,0 +1,200 @@
+"""Models that the suite did not build and does not train, under its interface."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical, Distribution
+
+from mlpip_bench.inference.distributions import Delta
+from mlpip_bench.inference.method import Method, Posterior, Problem
+from mlpip_bench.inference.objectives import mlpip_loss
+from mlpip_bench.nn.backbone import InputShape
+from mlpip_bench.nn.weights import Outside
+from mlpip_bench.tasks.batch import Labeled, TaskBatch
+from mlpip_bench.utils.errors import TrialError, UserError, one_line
+from mlpip_bench.utils.files import given_path
+
+Outputs = Literal["probabilities", "logits"]
+_LARGEST_DEFECT = 1e-3
+"""What a sum of probabilities in half precision may lack to 1."""
+
+
+def wrap(
+    function: Callable[..., Any],
+    *,
+    outputs: Outputs,
+    trained_on: str,
+    backbone: str = "",
+    network: nn.Module | None = None,
+    weights: str | Path | None = None,
+    input_shape: InputShape | None = None,
+) -> type[Wrapped]:
+    """A method out of a function that classifies the queries of one task.
+
+    It is measured as all others are, and never trained. ``--methods my_file.py:my_model`` runs what a file has as
+    ``my_model = wrap(...)``.
+
+    Args:
+        function: called with a task's ``support_x`` ``[point, channel, height, width]`` in [0, 1], ``support_y``
+            ``[point]``, ``query_x`` and the number of classes ``way``; gives ``[point, way]``, a tensor or an array.
+            Autograd is on.
+        outputs: what it gives.
+        trained_on: the data that it was trained on, for tables; ``nothing`` if none.
+        backbone: what its network is, for tables; left out, the class of ``network``.
+        network: whose parameters are counted, and must stay as they are.
+        input_shape: ``(channel, height, width)`` of the images that it takes, which ``predict`` makes of pictures; None
+            where it takes any.
+        weights: their file, which then is part of keys, and whose SHA-256 is in records.
+
+    Raises:
+        UserError: an argument that cannot be used.
+    """
+    if not callable(function):
+        raise UserError(f"wrap takes a function of a task's points and classes; got a {type(function).__name__}.")
+    if outputs not in get_args(Outputs):
+        raise UserError(
+            f"wrap must know what a function gives, outputs='probabilities' or outputs='logits'; got {outputs!r}. It "
+            "is not guessed."
+        )
+    if not trained_on.strip():
+        raise UserError(
+            "wrap must know what a model was trained on: trained_on='ImageNet-1k', for example, or 'nothing'."
+        )
+    outside = {} if trained_on == "nothing" else {"what": "wrapped model", "saw": trained_on}
+    if weights is not None and not outside:
+        raise UserError(f"weights were trained on something; {weights} are given, and trained_on='nothing'.")
+    if weights is not None:
+        outside |= {**Outside.of(given_path(weights), trained_on).facts, "what": "wrapped model"}
+    name = getattr(function, "__name__", type(function).__name__)
+    members: dict[str, Any] = {
+        "__doc__": f"The function {name}, as it is.",
+        "__module__": getattr(function, "__module__", __name__),
+        "function": staticmethod(function),
+        "outputs": outputs,
+        "outside": outside,
+        "network_name": backbone or (type(network).__name__ if network is not None else "its own"),
+        "network": (network,),
+        "takes": input_shape,
+        "_tried": set(),
+    }
+    return type("Wrapped", (Wrapped,), members)
+
+
+class SupportSet(Delta):
+    """A point mass at a support set itself, which is all that a wrapped function infers from one."""
+
+    def __init__(self, support: Labeled) -> None:
+        super().__init__(support.x, event_dim=support.x.dim() - 1)
+        self.labeled = support
+
+
+class Wrapped(Method[SupportSet]):
+    """A function of support set and queries; :func:`wrap` makes the class of each.
+
+    Attributes:
+        function: what is asked.
+        outputs: what it gives.
+        takes: the shape of its images; None for any.
+        network: its network, if it is known, as the only one of a tuple.
+    """
+
+    reference = "none: a model of its user's own"
+    psi = "the support set itself; the function infers what it needs with each question"
+    trainable = False
+    function: ClassVar[Callable[..., Any]]
+    outputs: ClassVar[Outputs]
+    network: ClassVar[tuple[nn.Module | None]]
+    takes: ClassVar[InputShape | None]
+    _tried: ClassVar[set[tuple[object, ...]]]
+
+    @property
+    def parameter_count(self) -> int:
+        """Those of its network."""
+        (network,) = self.network
+        return 0 if network is None else sum(p.numel() for p in network.parameters())
+
+    @classmethod
+    def check(cls, problem: Problem, settings: Any) -> None:  # noqa: ARG003  # there are none
+        """Ask the function about a small task of random images, and refuse what it must not give or do."""
+        if cls.takes not in (None, problem.input_shape):
+            shapes = ["x".join(map(str, shape)) for shape in (cls.takes, problem.input_shape) if shape]
+            raise UserError(
+                f"a wrapped model takes images of the shape that it says, {shapes[0]} (channels, height, width); those "
+                f"of the bench are {shapes[1]}."
+            )
+        tried = problem.input_shape, problem.way
+        if tried in cls._tried:
+            return
+        images = torch.rand(2 * problem.way + 1, *problem.input_shape, generator=torch.Generator().manual_seed(0))
+        labels = torch.arange(problem.way)
+        before = cls._digest()
+        try:
+            cls._asked(images[: problem.way], labels, images[problem.way :], problem.way)
+        except TrialError as error:  # nothing is being tried yet
+            raise UserError(str(error)) from error
+        if cls._digest() != before:
+            raise UserError(
+                f"a wrapped model stays as it is; the parameters or running averages of {cls.network_name} change when "
+                "it is asked. Call its eval(), and adapt a copy."
+            )
+        cls._tried.add(tried)
+
+    def amortize(self, support: Labeled) -> Posterior[SupportSet]:
+        """The support set."""
+        return Posterior(SupportSet(support))
+
+    def predictive(self, q: Posterior[SupportSet], query_x: Tensor) -> Distribution:
+        """What the function gives, task by task."""
+        support = q.psi.labeled
+        tasks = zip(support.x, support.y, query_x, strict=True)
+        logits = torch.stack([self._asked(*task, support.way) for task in tasks])
+        return Categorical(logits=logits.to(query_x.dtype), validate_args=False)
+
+    def loss(self, batch: TaskBatch) -> Tensor:
+        """Cross-entropy of the queries; nothing is trained by it."""
+        return mlpip_loss(self.predictive(self.amortize(batch.support), batch.query.x), batch.query)
+
+    @classmethod
+    def _asked(cls, support_x: Tensor, support_y: Tensor, query_x: Tensor, way: int) -> Tensor:
+        """Logits ``[point, way]``, checked."""
+        name = getattr(cls.function, "__name__", "the function")
+        try:
+            with torch.enable_grad():
+                given = cls.function(support_x, support_y, query_x, way)
+            found = torch.as_tensor(given, device=query_x.device).detach().double()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever somebody's code raises
+            raise TrialError(f"wrapped {name} fails: {one_line(error)}.") from error
+        if found.shape != (len(query_x), way):
+            raise TrialError(
+                f"a wrapped function gives a row for each query with a number for each class, {(len(query_x), way)}; "
+                f"{name} gives {tuple(found.shape)}."
+            )
+        if found.isnan().any() or (found == torch.inf).any():
+            raise TrialError(f"a wrapped function gives numbers; {name} gives NaN or infinity.")
+        if cls.outputs == "logits":
+            return found
+        sums = found.sum(-1)
+        if found.min() < 0 or (sums - 1).abs().max() > _LARGEST_DEFECT:
+            raise TrialError(
+                f"rows of probabilities are at least 0 and sum to 1; those of {name} begin at {float(found.min()):.4g} "
+                f"and sum to {float(sums.min()):.4g} to {float(sums.max()):.4g}. If they are logits, say "
+                "outputs='logits'."
+            )
+        return (found / sums.unsqueeze(-1)).log()
+
+    @classmethod
+    def _digest(cls) -> str:
+        """Of the state of its network."""
+        (network,) = cls.network
+        digest = hashlib.sha256()
+        for tensor in network.state_dict().values() if network is not None else ():
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()

@@ -1,0 +1,204 @@
+"""A user's own network as a backbone: ``--backbone my_module:build``, or ``--backbone path/to/file.py:build``.
+
+``build`` is a function, or a class, that returns a ``torch.nn.Module`` from images ``[image, channel, height, width]``
+to one vector an image. It may take the shape of an image, ``(channel, height, width)``, first; what else it takes has
+defaults, and each of these parameters is a setting of the backbone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar, get_type_hints
+
+import torch
+from torch import nn
+
+from mlpip_bench.nn.backbone import InputShape
+from mlpip_bench.nn.network import NetworkBackbone
+from mlpip_bench.nn.normalization import Statistics
+from mlpip_bench.nn.weights import Outside, load_strictly, read_weights
+from mlpip_bench.utils.choices import OWN_NORM, NormMode
+from mlpip_bench.utils.errors import TrialError, UserError, one_line
+from mlpip_bench.utils.places import object_at
+from mlpip_bench.utils.process_state import no_end
+
+_OF_EVERY_NETWORK: dict[str, tuple[Any, Any]] = {
+    "frozen": (bool, False),
+    "weights": (Path | None, None),
+    "trained_on": (str, ""),
+}
+"""Settings that the suite adds: whether it stays as it is in training, a file of weights, and what they saw."""
+
+
+class OwnNetwork(NetworkBackbone):
+    """A network of somebody's own; :func:`own_backbone` makes the class of each.
+
+    Attributes:
+        build: what returns the network.
+        place: where it is, as it was given.
+    """
+
+    build: ClassVar[Callable[..., Any]]
+    place: ClassVar[str]
+    takes_shape: ClassVar[bool]
+    _tried: ClassVar[set[tuple[InputShape, Any, NormMode]]]
+
+    def __init__(self, input_shape: InputShape, settings: Any, norm: NormMode, *, dropout: bool = False) -> None:
+        super().__init__(input_shape, settings, norm, dropout=dropout)
+        if settings.frozen:
+            self.requires_grad_(False).train(self.training)
+
+    @classmethod
+    def check(cls, input_shape: InputShape, settings: Any) -> None:
+        """Refuse a network that cannot be built, does not take such images, or sees more than one of them at a time."""
+        cls._try(input_shape, settings, OWN_NORM)
+
+    @classmethod
+    def check_norm(cls, input_shape: InputShape, settings: Any, norm: NormMode) -> None:
+        """Refuse batch norm that the suite's normalization cannot stand for."""
+        cls._try(input_shape, settings, norm)
+
+    @classmethod
+    def _try(cls, input_shape: InputShape, settings: Any, norm: NormMode) -> None:
+        tried = input_shape, settings, norm
+        if tried in cls._tried:
+            return
+        building = input_shape, settings, OWN_NORM  # what is built is checked
+        cls._tried |= {tried, building}
+        try:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                network = cls(input_shape, settings, norm)
+                if norm != "transductive":
+                    network._check_alone()
+        except BaseException as error:
+            cls._tried -= {tried, building}
+            if isinstance(error, TrialError):  # nothing is being tried yet
+                raise UserError(str(error)) from error
+            raise
+
+    @classmethod
+    def pretrained(cls, settings: Any) -> Outside | None:
+        """The file of weights, if there is one."""
+        return None if settings.weights is None else Outside.of(settings.weights, settings.trained_on)
+
+    def build_network(self) -> nn.Module:
+        """What the user's function returns, with the weights of a file if there is one."""
+        chosen = {name: value for name, value in vars(self.settings).items() if name not in _OF_EVERY_NETWORK}
+        try:
+            with no_end():
+                network = type(self).build(*([self.input_shape] if self.takes_shape else []), **chosen)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever somebody's code raises
+            raise UserError(f"{self.place} must build a network; it raises {one_line(error)}.") from error
+        if not isinstance(network, nn.Module):
+            raise UserError(f"{self.place} must return a torch.nn.Module; it returns a {type(network).__name__}.")
+        if self.settings.weights is not None:
+            load_strictly(network, read_weights(self.settings.weights), str(self.settings.weights))
+        return network
+
+    def train(self, mode: bool = True) -> OwnNetwork:
+        """A frozen network stays as it is at test."""
+        super().train(mode)
+        if self.settings.frozen and hasattr(self, "network"):
+            self.network.eval()
+        return self
+
+    def move_averages(self, statistics: Statistics) -> None:
+        """Not those of a frozen network."""
+        if not self.settings.frozen:
+            super().move_averages(statistics)
+
+    @torch.no_grad()
+    def _check_alone(self) -> None:
+        support, query = (torch.rand(1, 3, *self.input_shape) for _ in range(2))
+        self.eval()
+        before = query.clone()
+        _, statistics = self.forward(support)
+        together, again, alone = (
+            self.forward(images, statistics)[0] for images in (query, query, query[:, :1].clone())
+        )
+        if not torch.equal(query, before):
+            raise UserError(f"a backbone must leave its images as they are; {self.place} changes them in place.")
+        if not together.isfinite().all():
+            raise UserError(f"features must be numbers; those of {self.place} are NaN or infinite at images in [0, 1].")
+        if not torch.allclose(together, again, rtol=1e-3, atol=1e-4):
+            raise UserError(
+                f"features of an image must be the same at each pass at test; those of {self.place} are drawn anew. "
+                "Leave noise to training (self.training), or to dropout layers."
+            )
+        if not torch.allclose(together[:, :1], alone, rtol=1e-3, atol=1e-4):
+            raise UserError(
+                "features of an image must not depend on the others of its batch, or accuracy depends on how many are "
+                f"asked at once (transductive); those of {self.place} do. Use layers that see one image, or batch "
+                "norm, which becomes the run's norm."
+            )
+
+
+@functools.cache
+def own_backbone(place: str) -> type[OwnNetwork]:
+    """The class of a user's own network.
+
+    Args:
+        place: ``module:function`` or ``path/to/file.py:function``.
+
+    Raises:
+        UserError: it is not there, or cannot be a backbone.
+    """
+    build = object_at(place, "--backbone")
+    if not callable(build):
+        raise UserError(
+            f"--backbone takes a function that returns a network; {place} is of type {type(build).__name__}."
+        )
+    takes_shape, settings = _settings(build, place)
+    members = {
+        "__doc__": inspect.getdoc(build) or f"A network of {place}.",
+        "reference": f"none: {place}",
+        "build": staticmethod(build),
+        "place": place,
+        "takes_shape": takes_shape,
+        "Settings": settings,
+        "_tried": set(),
+    }
+    return type("OwnNetwork", (OwnNetwork,), members)
+
+
+def _settings(build: Callable[..., Any], place: str) -> tuple[bool, type]:
+    """Whether a function takes the shape of an image, and a class of its other parameters and of the suite's."""
+    try:
+        parameters = list(inspect.signature(build).parameters.values())
+        hints = get_type_hints(build.__init__ if isinstance(build, type) else build)  # type: ignore[misc]
+    except (NameError, TypeError, ValueError) as error:
+        raise UserError(f"the parameters of {place} must be readable: {one_line(error)}.") from error
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    takes_shape = bool(named) and named[0].default is named[0].empty
+    others = named[1:] if takes_shape else named
+    for parameter in others:
+        if parameter.default is parameter.empty:
+            raise UserError(
+                f"{place} may take the shape of an image, and then parameters with defaults; {parameter.name} has "
+                "none. Give it one, or wrap the function in one of your own."
+            )
+        if parameter.name in _OF_EVERY_NETWORK:
+            raise UserError(
+                f"{', '.join(_OF_EVERY_NETWORK)} are settings of every network of your own; {place} has a parameter "
+                f"{parameter.name}. Rename it."
+            )
+    fields = {p.name: (hints.get(p.name, type(p.default)), p.default) for p in others} | _OF_EVERY_NETWORK
+    made = dataclasses.make_dataclass(
+        "Settings",
+        [(name, kind, dataclasses.field(default=default)) for name, (kind, default) in fields.items()],
+        frozen=True,
+        namespace={"__post_init__": _check_weights},
+    )
+    return takes_shape, made
+
+
+def _check_weights(settings: Any) -> None:
+    if settings.weights is not None and not settings.trained_on.strip():
+        raise ValueError("weights need trained_on, the data that they were trained on (trained_on='ImageNet-1k')")
