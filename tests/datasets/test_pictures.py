@@ -123,7 +123,7 @@ def test_folders_that_give_no_task(tmp_path):
     (tmp_path / "one" / "other").mkdir()
     with pytest.raises(UserError, match=r"a class needs at least one picture.*other has none, it holds nothing"):
         pictures.support_files(tmp_path / "one")
-    with pytest.raises(UserError, match="there must be a picture to read"):
+    with pytest.raises(UserError, match="read takes a list of files of pictures"):
         pictures.photographs((3, 8, 8)).read([])
 
 

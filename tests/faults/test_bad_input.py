@@ -20,7 +20,7 @@ RUN = {
         ["shots (10) plus queries (15) need 25 images", "Use at most 5 shots or --queries 10"],
     ),
     "queries": (["--queries", "0"], ["--queries must be at least 1"]),
-    "iterations": (["--iterations", "-1"], ["iterations must be positive and finite"]),
+    "iterations": (["--iterations", "-1"], ["iterations must be at least 0 and finite"]),
     "seeds": (["--seeds", "0,x"], ["--seeds takes whole numbers"]),
     "no seeds": (["--seeds", ""], ["at least one seed"]),
     "seed too large": (["--seeds", "99999999999999999999999"], ["seeds must be from 0"]),

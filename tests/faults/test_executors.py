@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from builders import report_once_unlocked
 from mlpip_bench.execution import planning, scheduler, status
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.executors import local
-from mlpip_bench.execution.executors.base import Job, Outcome
+from mlpip_bench.execution.executors.base import Job
 from mlpip_bench.execution.worker import perform, perform_elsewhere
 from mlpip_bench.records import store
 from mlpip_bench.utils.locks import is_held, locked
@@ -82,19 +83,10 @@ def processes() -> list[int]:
     return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
 
 
-def talk_when_unlocked(job, reporter) -> Outcome:
-    """Report, with a bar too, once its lock is there."""
-    wait_for(job.lock.exists)
-    reporter.say("still here")
-    with reporter.stage("a stage", 1) as step:
-        step(1)
-    return Outcome("done")
-
-
 def test_a_process_whose_parent_hears_it_no_more_ends_quietly(tmp_path, capfd):
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=local._child, args=(talk_when_unlocked, 1, theirs), daemon=True)
+    process = context.Process(target=local._child, args=(report_once_unlocked, 1, theirs), daemon=True)
     process.start()
     theirs.close()
     gone = tmp_path / "gone"
