@@ -14,6 +14,7 @@ from mlpip_bench import registry
 from mlpip_bench.benches.added import conv4_settings, first_run
 from mlpip_bench.benches.family import DataRequest
 from mlpip_bench.datasets import added
+from mlpip_bench.datasets.procedural import solids
 from mlpip_bench.records import store
 from mlpip_bench.testing import assert_family_conforms
 from mlpip_bench.utils.errors import UserError
@@ -239,6 +240,8 @@ def test_a_task_is_drawn(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(figure.axes[0].images[0].get_array()[:12, :12], first)
     with Image.open("birds3w2s-validation-0.png") as written:
         assert written.format == "PNG"
+    monkeypatch.setenv("MLPIP_BENCH_CACHE", str(tmp_path / "cache"))  # of few solids: all take a minute to draw
+    monkeypatch.setattr(solids, "_OBJECTS_PER_CATEGORY", 1)
     of_views = mlpip_bench.load_bench("views3s", source="procedural").figure()  # of the views, not of the angles
     assert [axes.get_title() for axes in of_views.axes] == ["support", "queries"]
     assert "stand-in data" in of_views.get_suptitle()
