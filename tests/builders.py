@@ -69,6 +69,13 @@ def invoke(*arguments: object, **environment: str) -> Result:
     return result
 
 
+def assert_one_error(result: Result, message: str) -> None:
+    """It ended with status 2 and one error, in which a pattern is found, whatever its line breaks."""
+    assert result.exit_code == 2
+    assert len([line for line in result.output.splitlines() if line.startswith("error")]) == 1
+    assert re.search(message, " ".join(result.output.split())), result.output
+
+
 def skip_where_nothing_renders() -> None:
     """Where pyvista is not installed or the machine has no OpenGL; tried out in another process."""
     pytest.importorskip("pyvista", reason="needs pyvista: pip install 'mlpip_bench[render]'")

@@ -164,31 +164,21 @@ class AdaptedModel:
         return np.concatenate(parts)
 
 
+@dataclass(frozen=True, eq=False)
 class WrappedModel(Adaptable):
     """A wrapped function; its pictures are scaled, with the middle cut out.
 
-    Args:
-        plugin: of :func:`~mlpip_bench.inference.wrapping.wrap`.
-        device: where tensors are.
-
-    Raises:
-        UserError: it does not say what images it takes.
+    Attributes:
+        method: of the class that :func:`~mlpip_bench.inference.wrapping.wrap` made.
+        where: where tensors are.
     """
 
-    def __init__(self, plugin: type[Wrapped], device: torch.device) -> None:
-        if plugin.takes is None:
-            raise UserError(
-                "a wrapped model that is to classify pictures says what images it takes, for example "
-                "wrap(..., input_shape=(3, 84, 84)); this one does not."
-            )
-        spec = BackboneSpec(plugin.network_name, NoBackbone, NoSettings(), plugin.takes)
-        super().__init__(plugin(Problem(spec, OWN_NORM, way=2), NoSettings()).eval())
-        object.__setattr__(self, "_device", device)
+    where: torch.device
 
     @property
     def device(self) -> torch.device:
         """Where its tensors are."""
-        return self._device  # type: ignore[attr-defined,no-any-return]
+        return self.where
 
     @property
     def seed(self) -> int:
@@ -199,3 +189,18 @@ class WrappedModel(Adaptable):
     def pictures(self) -> PictureForm:
         """As photographs are made."""
         return photographs(self.shape_of_pictures)
+
+
+def wrapped_model(plugin: type[Wrapped], device: torch.device) -> WrappedModel:
+    """What ``wrap`` returned, ready to adapt and to predict.
+
+    Raises:
+        UserError: it does not say what images it takes.
+    """
+    if plugin.takes is None:
+        raise UserError(
+            "a wrapped model that is to classify pictures says what images it takes, for example "
+            "wrap(..., input_shape=(3, 84, 84)); this one does not."
+        )
+    spec = BackboneSpec(plugin.network_name, NoBackbone, NoSettings(), plugin.takes)
+    return WrappedModel(plugin(Problem(spec, OWN_NORM, way=2), NoSettings()).eval(), device)

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from mlpip_bench import registry
-from mlpip_bench.api.adapting import Adaptable, WrappedModel
+from mlpip_bench.api.adapting import Adaptable, WrappedModel, wrapped_model
 from mlpip_bench.api.benches import Bench
 from mlpip_bench.datasets.pictures import PictureForm
 from mlpip_bench.evaluation.inductive import is_inductive
@@ -223,7 +223,7 @@ def load(source: str | Path, *, device: str = "cpu", trust_code: bool = False) -
         plugin = registry.method(registry.method_at(str(source)))
         if not issubclass(plugin, Wrapped):
             raise UserError(f"a model of your own code is what wrap returns; {source} is a method. Train it with fit.")
-        return WrappedModel(plugin, resolve_device(device))
+        return wrapped_model(plugin, resolve_device(device))
     shipped = exports()
     path = shipped.get(str(source)) or given_path(source)
     if not (path.suffix or path.exists()):

@@ -7,18 +7,16 @@ of all that they bring along.
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.util
 import json
 import re
-from collections.abc import Iterable
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, version
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import mlpip_bench
 from mlpip_bench import registry
-from mlpip_bench.utils.places import code_at, is_place
+from mlpip_bench.utils.places import code_at, digest_of, is_place
 
 NUMBERS_VERSION = 2
 """Raised by whoever moves the numbers of any method, bench or protocol of the suite; a part of every key.
@@ -42,7 +40,7 @@ def plugin_code(kind: registry.Kind, name: str) -> str | None:
     entry = registry.origin(kind, name)
     if entry is None or entry.dist is None or registry.is_own(entry):
         return None
-    return _digest(_modules(entry))
+    return digest_of(_modules(entry))
 
 
 def requirements(kind: registry.Kind, name: str) -> dict[str, str]:
@@ -68,7 +66,7 @@ def engine_code() -> str:
     for plugins in ("mlpip_bench.methods", "mlpip_bench.protocols"):
         spec = importlib.util.find_spec(plugins)
         folders |= set(map(Path, (spec and spec.submodule_search_locations) or ()))
-    return _digest(sorted({path for folder in folders for path in folder.rglob("*.py")}))
+    return digest_of(sorted({path for folder in folders for path in folder.rglob("*.py")}))
 
 
 def _modules(entry: EntryPoint) -> list[Path]:
@@ -89,10 +87,3 @@ def _editable_project(distribution: Distribution) -> Path | None:
     if not metadata.get("dir_info", {}).get("editable"):
         return None
     return Path(unquote(urlsplit(metadata["url"]).path))
-
-
-def _digest(paths: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:12]

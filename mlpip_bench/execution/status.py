@@ -88,7 +88,7 @@ def _check_files(trials: Sequence[Trial], records: Iterable[Record]) -> None:
         if "sha256" in before:
             place = _file(record.config, record.backbone, before)
             known[record.bench, record.method, place][before["sha256"]] = record
-    for trial in trials:
+    for trial in trials if known else ():
         place = _file(trial.config, trial.backbone_facts, trial.outside)
         found = known.get((trial.measured_as, trial.method, place), {})
         if found and (now := trial.outside["sha256"]) not in found:

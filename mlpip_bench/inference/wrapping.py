@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -79,7 +78,7 @@ def wrap(
         "outputs": outputs,
         "outside": outside,
         "network_name": backbone or (type(network).__name__ if network is not None else "its own"),
-        "network": (network,),
+        "network": network,
         "takes": input_shape,
         "_tried": set(),
     }
@@ -101,7 +100,7 @@ class Wrapped(Method[SupportSet]):
         function: what is asked.
         outputs: what it gives.
         takes: the shape of its images; None for any.
-        network: its network, if it is known, as the only one of a tuple.
+        network: its network, if it is known.
     """
 
     reference = "none: a model of its user's own"
@@ -109,15 +108,14 @@ class Wrapped(Method[SupportSet]):
     trainable = False
     function: ClassVar[Callable[..., Any]]
     outputs: ClassVar[Outputs]
-    network: ClassVar[tuple[nn.Module | None]]
+    network: ClassVar[nn.Module | None]
     takes: ClassVar[InputShape | None]
     _tried: ClassVar[set[tuple[object, ...]]]
 
     @property
     def parameter_count(self) -> int:
         """Those of its network."""
-        (network,) = self.network
-        return 0 if network is None else sum(p.numel() for p in network.parameters())
+        return 0 if self.network is None else sum(p.numel() for p in self.network.parameters())
 
     @classmethod
     def check(cls, problem: Problem, settings: Any) -> None:  # noqa: ARG003  # there are none
@@ -133,12 +131,13 @@ class Wrapped(Method[SupportSet]):
             return
         images = torch.rand(2 * problem.way + 1, *problem.input_shape, generator=torch.Generator().manual_seed(0))
         labels = torch.arange(problem.way)
-        before = cls._digest()
+        state = {} if cls.network is None else cls.network.state_dict()
+        before = {name: tensor.clone() for name, tensor in state.items()}
         try:
             cls._asked(images[: problem.way], labels, images[problem.way :], problem.way)
         except TrialError as error:  # nothing is being tried yet
             raise UserError(str(error)) from error
-        if cls._digest() != before:
+        if any(not torch.equal(tensor, before[name]) for name, tensor in state.items()):
             raise UserError(
                 f"a wrapped model stays as it is; the parameters or running averages of {cls.network_name} change when "
                 "it is asked. Call its eval(), and adapt a copy."
@@ -189,12 +188,3 @@ class Wrapped(Method[SupportSet]):
                 "outputs='logits'."
             )
         return (found / sums.unsqueeze(-1)).log()
-
-    @classmethod
-    def _digest(cls) -> str:
-        """Of the state of its network."""
-        (network,) = cls.network
-        digest = hashlib.sha256()
-        for tensor in network.state_dict().values() if network is not None else ():
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mlpip_bench.utils.errors import UserError, one_line
-from mlpip_bench.utils.files import open_file
+from mlpip_bench.utils.files import open_file, sha256_of
 
 
 @dataclass(frozen=True)
@@ -38,8 +37,7 @@ class Outside:
             UserError: it cannot be read.
         """
         try:
-            with open_file(path) as file:
-                return cls(path, saw, hashlib.file_digest(file, "sha256").hexdigest())
+            return cls(path, saw, sha256_of(path))
         except OSError as error:
             raise _unreadable(path, error) from error
 

@@ -7,7 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -54,6 +54,11 @@ def code_at(place: str, option: str) -> str:
     top = sys.modules.get(module.__name__.partition(".")[0], module)
     folders = [Path(folder) for folder in getattr(top, "__path__", ())]
     paths = sorted(path for folder in folders for path in folder.rglob("*.py")) or [Path(str(module.__file__))]
+    return digest_of(paths)
+
+
+def digest_of(paths: Iterable[Path]) -> str:
+    """Twelve hexadecimal digits of files of code, with their names."""
     digest = hashlib.sha256()
     for path in paths:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")

@@ -1,7 +1,6 @@
 """A user's own network as a backbone, from a module or a file, with weights of a file."""
 
 import json
-import re
 import textwrap
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import mlpip_bench
-from builders import budget, invoke
+from builders import assert_one_error, budget, invoke
 from mlpip_bench import registry
 from mlpip_bench.execution.fingerprint import plugin_code
 from mlpip_bench.nn.weights import load_strictly, read_weights
@@ -178,9 +177,7 @@ def test_classes_and_functions_without_parameters_are_taken(name, settings, file
 )
 def test_what_cannot_be_a_backbone_is_one_error(backbone, message, file, tmp_path):
     result = run(tmp_path, f"{file}:{backbone}")
-    assert result.exit_code == 2
-    assert len([line for line in result.output.splitlines() if line.startswith("error")]) == 1
-    assert re.search(message, " ".join(result.output.split())), result.output
+    assert_one_error(result, message)
 
 
 def test_a_module_that_is_not_there_is_one_error(tmp_path):
