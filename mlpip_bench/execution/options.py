@@ -324,11 +324,12 @@ def with_settings(option: str, text: str | None, example: str) -> tuple[str | No
     """
     if text is None:
         return None, {}
-    name, *assignments = _parts(text)
+    # A comma before a name and =, in no parentheses: others are part of a value.
+    name, *assignments = re.split(r",(?![^(]*\))(?=\s*\w+\s*=)", text.strip())
     found: dict[str, Any] = {}
     for assignment in assignments:
-        key, equals, value = assignment.partition("=")
-        if not (equals and key.strip() and value.strip()):
+        key, _, value = assignment.partition("=")
+        if not value.strip():
             raise UserError(f"--{option} takes NAME[,SETTING=VALUE], for example {example}; got {text!r}.")
         _add(found, key.strip(), value.strip(), f"--{option} {text}")
     if not name or "=" in name:
@@ -359,11 +360,6 @@ def _add(found: dict[str, Any], key: str, text: str, given: str) -> None:
     if key in found:
         raise UserError(f"{key} is set twice, the second time by {given}. Leave one of them out.")
     found[key] = _value(text)
-
-
-def _parts(text: str) -> list[str]:
-    """What stands between the commas that are in no parentheses."""
-    return [part.strip() for part in re.split(r",(?![^(]*\))", text)]
 
 
 def _assignment(option: str, example: str, assignment: str) -> tuple[str, str, str]:

@@ -91,13 +91,13 @@ def further(*values: object) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-# The tuned limits are a fifth or more below what was measured.
+# The tuned limits are a fifth or more below what was measured, on the machine that gave the least.
 @pytest.mark.benchmark(group=STEP)
 @pytest.mark.parametrize(
     ("peer", "steps", "turns", "tuned_limit"),
     [
         ("learn2learn", 1, 4, 1.25),
-        ("higher", 5, 3, 2),
+        ("higher", 5, 3, 1.4),
         further("higher", 1, 4, 1.45),
         further("torch.func", 1, 3, 2.8),
     ],
@@ -111,7 +111,7 @@ def test_maml_step_beside_a_peer(faster_than_peer, peer, steps, turns, tuned_lim
 @pytest.mark.benchmark(group=STEP)
 @pytest.mark.parametrize(
     ("peer", "bar", "limit", "tuned_limit"),
-    [("loop", 1.5, 1.2, 1.4), further("flat batch", 2, 1.75, 1.45), further("easyfsl", 1.5, 1.2, 1.55)],
+    [("loop", 1.5, 1.2, 1.05), further("flat batch", 2, 1.75, 1.45), further("easyfsl", 1.5, 1.2, 1.55)],
 )
 def test_protonets_step_beside_a_peer(faster_than_peer, peer, bar, limit, tuned_limit):
     work = Work("protonets", "step")

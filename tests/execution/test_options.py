@@ -184,3 +184,14 @@ def test_values_of_python_are_those_that_would_be_typed():
 def test_every_option_has_a_type_and_its_default_is_of_it():
     assert sorted(name for *_, names in options._TYPES for name in names) == sorted(options.DEFAULTS)
     assert options.merged(options.DEFAULTS) == options.DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("resnet12,channels=16,40,drop_block=0.1", {"channels": (16, 40), "drop_block": 0.1}),
+        ("resnet12,trained_on=cars, (a=1, b=2), and birds", {"trained_on": "cars, (a=1, b=2), and birds"}),
+    ],
+)
+def test_a_setting_of_a_plugin_may_have_commas(text, settings):
+    assert options.with_settings("backbone", text, "conv4,channels=32") == ("resnet12", settings)
