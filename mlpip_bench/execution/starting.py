@@ -82,6 +82,12 @@ def pretraining_of(config: RunConfig, plugin: type[Method[Any]], backbone: Backb
         )
     usual = dataclasses.asdict(plugin.pretraining or Pretraining())
     settings: Pretraining = with_values(Pretraining, {**usual, **config.pretrain_settings}, "pretrain")
+    _, height, width = backbone.input_shape
+    if settings.crop >= min(height, width) > 1:  # vectors are left as they are
+        raise UserError(
+            f"crop is the pixels by which pre-training pads an image before it cuts out {height}x{width} of them, and "
+            f"must be below {min(height, width)}, or nothing of the image may be left; got {settings.crop}."
+        )
     return settings
 
 

@@ -223,6 +223,21 @@ def test_a_model_that_no_seed_trains_is_one_model(tmp_path):
     ]  # fmt: skip
 
 
+def test_a_pre_training_that_diverges_names_its_own_setting(tmp_path):
+    rate = "classify,iterations=50,batch_size=8,learning_rate=1e30"
+    result = run(tmp_path, "--pretrain", rate, "--protocols", "accuracy", methods="nearest_mean")
+    assert result.exit_code == 1
+    assert "--pretrain classify,learning_rate=1e+29" in result.output
+    assert "--set" not in result.output
+
+
+def test_a_crop_that_may_leave_nothing_of_an_image_is_one_error(tmp_path):
+    for crop, message in ((28, "28x28 of them, and must be below 28, .* got 28"), (2.5, "crop")):
+        result = run(tmp_path, "--pretrain", f"classify,crop={crop}", methods="nearest_mean")
+        assert_one_error(result, message)
+    assert plan_trials(make_config(tmp_path, pretrain="classify", pretrain_settings={"crop": 27}))
+
+
 def test_a_network_without_parameters_is_not_trained_before(tmp_path):
     (trial,) = plan_trials(make_config(tmp_path, methods=("nearest_mean",), backbone="identity"))
     assert trial.pretraining is None
