@@ -202,14 +202,62 @@ def test_a_network_that_records_share_can_be_cleaned_up(tmp_path):
     assert not leftovers(tmp_path, ["unfinished"])
 
 
-def test_a_wrapped_model_stands_next_to_rows_of_transfer(tmp_path):
-    (tmp_path / "models.py").write_text(
-        "import torch\nimport mlpip_bench\n\n\ndef flat(support_x, support_y, query_x, way):\n"
-        "    return torch.zeros(len(query_x), way)\n\n\n"
-        "wrapped = mlpip_bench.wrap(flat, outputs='logits', trained_on='x')\n"
+@pytest.fixture(scope="module")
+def wrapped(tmp_path_factory):
+    """The place of a wrapped model."""
+    file = tmp_path_factory.mktemp("models") / "models.py"
+    file.write_text(WRAPPED)
+    return f"{file}:wrapped"
+
+
+WRAPPED = (
+    "import torch\nimport mlpip_bench\n\n\ndef flat(support_x, support_y, query_x, way):\n"
+    "    return torch.zeros(len(query_x), way)\n\n\n"
+    "wrapped = mlpip_bench.wrap(flat, outputs='logits', trained_on='x')\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--backbone", "mlp"), "--backbone: for methods that the suite builds; wrapped would be .* without it, "),
+        (("--pretrain", "classify", "--norm", "layer"), "--pretrain, --norm: .* as without them, .* further --methods"),
+        (("--init", "x.pt,trained_on=x"), "--init: for methods that the suite builds"),
+        (("--tune", 3), "--tune: for methods"),
+    ],
+)
+def test_options_of_a_network_are_refused_where_no_method_has_a_use_for_one(options, message, wrapped, tmp_path):
+    assert_one_error(run(tmp_path / "r", *options, methods=wrapped), message)
+    assert not (tmp_path / "r").exists()
+
+
+def test_settings_of_training_that_change_nothing_are_named(wrapped, tmp_path):
+    says = "no method of this run is meta-trained"
+    few = ("--dry-run", "--source", "procedural", "--bench", "omni5w1s", "--results", tmp_path / "r")
+    asked = ("--iterations", 7, "--set", "learning_rate=0.1", "--set", "validation_tasks=3")
+    for methods in (wrapped, f"nearest_mean,{wrapped}"):
+        output = invoke("run", "--methods", methods, *few, *asked).output
+        assert f"{says}: iterations, learning_rate change nothing" in output
+    for methods, more in ((wrapped, ("--iterations", 0)), (f"{wrapped},protonets", asked), (wrapped, ())):
+        assert says not in invoke("run", "--methods", methods, *few, *more).output
+
+
+def test_a_wrapped_model_is_not_started_from_the_file_of_the_others(wrapped, trained, tmp_path):
+    options = ("--norm", "running", "--evaluate-only", "--init", f"{checkpoint(trained)},trained_on=x", "--jobs", 2)
+    result = run(tmp_path / "r", *options, "--protocols", "accuracy", methods=f"protonets,{wrapped}")
+    assert result.exit_code == 0, result.output
+    assert record(tmp_path / "r", "wrapped").training["pretraining"]["what"] == "wrapped model"
+    assert scores(record(tmp_path / "r")) == scores(record(trained))
+
+
+def test_a_wrapped_model_stands_next_to_rows_of_transfer(wrapped, tmp_path):
+    result = run(
+        tmp_path,
+        "--pretrain",
+        "classify,iterations=2,batch_size=8",
+        "--evaluate-only",
+        methods=f"nearest_mean,{wrapped}",
     )
-    methods = f"nearest_mean,{tmp_path / 'models.py'}:wrapped"
-    result = run(tmp_path, "--pretrain", "classify,iterations=2,batch_size=8", "--evaluate-only", methods=methods)
     assert result.exit_code == 0, result.output
     assert record(tmp_path, "nearest_mean").training["pretraining"]["what"] == "classification"
     assert record(tmp_path, "wrapped").training["pretraining"]["what"] == "wrapped model"
