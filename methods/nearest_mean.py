@@ -43,7 +43,8 @@ class NearestMeanSettings:
         transform: of features: ``none``; ``l2n`` divides by their length; ``cl2n`` first subtracts their mean over
             training tasks.
         center_tasks: training tasks of that mean.
-        scale: factor on half the squared distances.
+        scale: factor on half the squared distances: the larger, the more certain the probabilities; which class is
+            nearest stays.
     """
 
     transform: Transform = "cl2n"

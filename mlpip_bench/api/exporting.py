@@ -22,7 +22,13 @@ from mlpip_bench.utils.provenance import STAND_INS
 _LARGEST_CARD = 2**26  # bytes
 
 
-def export(model: Model | str | Path, path: str | Path, *, data_root: str | Path | None = None) -> Path:
+def export(
+    model: Model | str | Path,
+    path: str | Path,
+    *,
+    data_root: str | Path | None = None,
+    trust_code: bool = False,
+) -> Path:
     """Write a trained model as safetensors, and a model card next to it, ``NAME.md``.
 
     Args:
@@ -31,6 +37,7 @@ def export(model: Model | str | Path, path: str | Path, *, data_root: str | Path
         path: the file, which ends in ``.safetensors``.
         data_root: folder in which license and citation of the data are looked for; by default what
             ``MLPIP_BENCH_DATA`` names.
+        trust_code: whether code of your own is run, a network or a method, that a record names.
 
     Returns:
         The file.
@@ -43,7 +50,7 @@ def export(model: Model | str | Path, path: str | Path, *, data_root: str | Path
         raise UserError(f"an exported model is a file that ends in {ENDING}; got {target}. Name it so.")
     place_of_card = target.with_suffix(".md")
     _check_card(place_of_card)
-    trained = model if isinstance(model, Model) else load(model)
+    trained = model if isinstance(model, Model) else load(model, trust_code=trust_code)
     if not isinstance(trained, Model) or isinstance(trained.method, Wrapped):
         raise UserError("what the suite has trained is exported; a wrapped function stays in your own code.")
     scored: list[Record] = []

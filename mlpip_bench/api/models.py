@@ -28,7 +28,7 @@ from mlpip_bench.inference.method import Method
 from mlpip_bench.inference.wrapping import Wrapped
 from mlpip_bench.nn.weights import load_strictly
 from mlpip_bench.pretrained import exports
-from mlpip_bench.records.exports import ENDING
+from mlpip_bench.records.exports import ENDING, weights_alone
 from mlpip_bench.records.frame import to_frame
 from mlpip_bench.records.record import Record
 from mlpip_bench.training.checkpoints import TrainingState
@@ -213,7 +213,7 @@ def load(source: str | Path, *, device: str = "cpu", trust_code: bool = False) -
             folder; a file of :func:`export`; a name of ``list models``; or the place of a wrapped model, as
             ``my_file.py:name``.
         device: where the model is.
-        trust_code: whether a network of your own is run that an exported model names.
+        trust_code: whether code of your own is run, a network or a method, that a record or an exported model names.
 
     Raises:
         UserError: no such record, checkpoint, file or name; one that is damaged; or a method that is not installed or
@@ -230,8 +230,10 @@ def load(source: str | Path, *, device: str = "cpu", trust_code: bool = False) -
         raise unknown_name("model", str(source), shipped)
     if path.suffix == ENDING:
         record, trial, training = exporting.read(path, resolve_device(device), trust_code=trust_code)
+    elif path.suffix not in ("", ".json") and path.is_file():
+        raise weights_alone(path)
     else:
-        record, trial, training = restoring.restored(path, resolve_device(device))
+        record, trial, training = restoring.restored(path, resolve_device(device), trust_code=trust_code)
     try:
         method = trial.build_method()
     except UserError:

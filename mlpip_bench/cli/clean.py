@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mlpip_bench.cli.common import Results, folded_table, out
+from mlpip_bench.cli.common import Results, TrustCode, folded_table, out
 from mlpip_bench.execution import options
 from mlpip_bench.execution.config import RUNS
 from mlpip_bench.utils.errors import unknown_name
@@ -28,6 +28,7 @@ def clean(
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Remove them; left out, they are only listed.")] = False,
+    trust_code: TrustCode = False,
 ) -> None:
     """List, or with --yes remove, outdated records, predictions of none, checkpoints and failures of a folder."""
     from mlpip_bench.execution import cleaning
@@ -36,7 +37,7 @@ def clean(
     for kind in kinds:
         if kind not in cleaning.KINDS:
             raise unknown_name("kind of file to clean", kind, cleaning.KINDS)
-    found = cleaning.leftovers(results_folder, kinds)
+    found = cleaning.leftovers(results_folder, kinds, trust_code=trust_code)
     table = folded_table("what", "file", "why it can go", "kB")
     for leftover in found:
         path = leftover.path.relative_to(results_folder).as_posix()

@@ -69,6 +69,10 @@ Margin = Annotated[
     ),
 ]
 
+TrustCode = Annotated[
+    bool,
+    typer.Option("--trust-code", help="Run code of your own, a network or a method, that a record or model names."),
+]
 DataRoot = Annotated[
     Path | None,
     typer.Option(

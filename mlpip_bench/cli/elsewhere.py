@@ -122,9 +122,12 @@ def import_scores(
     )
     made.check()
     scores = score_import.read_scores(file)
-    frozen = frozen_tasks.frozen_tasks(bench, _of_tasks(ctx), ConsoleReporter(err))
+    asked = _of_tasks(ctx)
+    if test_tasks is None:
+        asked["test_tasks"] = score_import.tasks_in(tasks)
+    frozen = frozen_tasks.frozen_tasks(bench, asked, ConsoleReporter(err))
     score_import.check_tasks(frozen, tasks)
-    score_import.check_scores(scores, frozen.trial.plan.test_tasks, file)
+    score_import.check_scores(scores, frozen, file)
     records = score_import.records_of(frozen, made, scores, file)
     for path in score_import.save(records, results, replace=replace):
         out.print(path, markup=False, highlight=False, soft_wrap=True)

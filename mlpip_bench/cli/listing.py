@@ -57,7 +57,7 @@ def _defaults(settings: type) -> str:
 
 @list_app.command("methods")
 def list_methods(check: Check = False) -> None:
-    """Installed methods; with --check, their reference, psi and settings."""
+    """Installed methods; with --check, their reference, psi and settings, and those of --pretrain classify."""
     _list(
         "method",
         registry.method,
@@ -65,6 +65,10 @@ def list_methods(check: Check = False) -> None:
         ["psi, reference, and settings (defaults, before a preset's changes)"],
         lambda method: ["\n".join(filter(None, (method.psi, method.reference, _defaults(method.Settings))))],
     )
+    if check:
+        from mlpip_bench.inference.pretraining import Pretraining
+
+        out.print(f"--pretrain classify has the settings {_defaults(Pretraining)}", markup=False, highlight=False)
 
 
 @list_app.command("protocols")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from mlpip_bench.cli.common import DataRoot, err, folded_table, out
+from mlpip_bench.cli.common import DataRoot, TrustCode, err, folded_table, out
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.files import given_path
 
@@ -38,11 +38,12 @@ def export(
         Path, typer.Option("--to", parser=given_path, metavar="FILE", help="A .safetensors file; its card is a .md.")
     ],
     data_root: DataRoot = None,
+    trust_code: TrustCode = False,
 ) -> None:
     """Write the trained model behind a record as safetensors, with a model card, for others to use."""
     from mlpip_bench.api.exporting import export as exported
 
-    path = exported(record, to, data_root=data_root)
+    path = exported(record, to, data_root=data_root, trust_code=trust_code)
     typer.echo(path)
     typer.echo(path.with_suffix(".md"))
 
@@ -70,9 +71,7 @@ def predict(
         typer.Option(parser=given_path, metavar="FILE", help="Draw a contact sheet of the pictures there, as PNG."),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "cpu",
-    trust_code: Annotated[
-        bool, typer.Option("--trust-code", help="Run the network of your own that an exported model names.")
-    ] = False,
+    trust_code: TrustCode = False,
 ) -> None:
     """Classify pictures of your own with a trained model, from a few examples of each class."""
     for option, path, ending in (("--to", to, ".csv"), ("--sheet", sheet, ".png")):

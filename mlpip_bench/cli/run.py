@@ -65,7 +65,7 @@ def run(
         typer.Option(
             metavar="none|classify[,SETTING=VALUE]",
             help="Train the backbone before, by classification of all training classes; left out, for the methods that "
-            "need it.",
+            "need it. Its settings: list methods --check.",
             rich_help_panel=_TRAINING,
         ),
     ] = None,

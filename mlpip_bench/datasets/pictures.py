@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 from mlpip_bench.datasets.adding.material import is_visible, subfolders
 from mlpip_bench.datasets.reading import decode, file_picture, is_picture_name, listed, pictures_in
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.files import sha256_of
 
 Shape = tuple[int, int, int]
 """``(channel, height, width)``."""
@@ -106,7 +107,7 @@ def support_files(folder: Path) -> tuple[list[Path], list[str]]:
     """The pictures of the class folders of a folder, and the class of each.
 
     Raises:
-        UserError: it is no folder, or has fewer than two classes, or a class has no picture.
+        UserError: it is no folder, or has fewer than two classes, a class has no picture, or two have the same one.
     """
     try:
         _check_folder(folder)
@@ -117,6 +118,15 @@ def support_files(folder: Path) -> tuple[list[Path], list[str]]:
                 "a support set needs at least two classes, each a folder of its pictures; "
                 f"{folder} has {len(classes)}, it holds {held}."
             )
+        met: dict[str, tuple[str, Path]] = {}
+        for name, paths in classes.items():
+            for path in filter(Path.is_file, paths):
+                other, earlier = met.setdefault(sha256_of(path), (name, path))
+                if other != name:
+                    raise UserError(
+                        f"a picture of a support set is of one class; {earlier} and {path} are the same file in two. "
+                        "Remove one of them."
+                    )
     except OSError as error:
         raise _unreadable(error) from error
     files = [(path, name) for name, paths in classes.items() for path in paths]

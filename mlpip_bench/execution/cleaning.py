@@ -18,6 +18,7 @@ from mlpip_bench.records import store
 from mlpip_bench.records.record import Record
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.locks import is_held
+from mlpip_bench.utils.naming import bench_of
 
 Kind = Literal["records", "predictions", "checkpoints", "failures", "unfinished"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -42,8 +43,14 @@ class Leftover:
     size: int
 
 
-def leftovers(folder: Path, kinds: Collection[Kind] = USUAL) -> list[Leftover]:
+def leftovers(folder: Path, kinds: Collection[Kind] = USUAL, *, trust_code: bool = False) -> list[Leftover]:
     """What can go; nothing that a run is at work on.
+
+    Args:
+        folder: of results.
+        kinds: what is looked for.
+        trust_code: whether code of somebody's own that records name may be run, without which nothing says which
+            checkpoints are theirs; all that could be then stay.
 
     Raises:
         UserError: there is no such folder, or a record is damaged.
@@ -66,8 +73,13 @@ def leftovers(folder: Path, kinds: Collection[Kind] = USUAL) -> list[Leftover]:
                 if path not in named
             ]
     if "checkpoints" in kinds or "unfinished" in kinds:
-        finished = set(_checkpoints_of(records.values(), folder))
+        left = [record for record in records.values() if record.own_code and not trust_code]
+        others = {place for record in left for place in _places_of(record)}
+        known = (record for record in records.values() if trust_code or not record.own_code)
+        finished = set(_checkpoints_of(known, folder))
         for path in _of_trials(folder, "checkpoints", ".pt"):
+            if path not in finished and path.parent.relative_to(folder / "checkpoints").as_posix() in others:
+                continue
             kind: Kind = "checkpoints" if path in finished else "unfinished"
             why = "the model of its records" if path in finished else "no record has it: a training to go on with?"
             if kind in kinds:
@@ -88,6 +100,11 @@ def _checkpoints_of(records: Iterable[Record], folder: Path) -> Iterator[Path]:
                 yield trial.checkpoint(folder)
                 if trial.pretraining is not None:
                     yield trial.pretraining_checkpoint(folder)
+
+
+def _places_of(record: Record) -> tuple[str, str]:
+    """Folders of the checkpoints of a record's model, and of its pre-training."""
+    return f"{bench_of(record.bench)}/{record.method}", f"pretraining/{record.data['name']}"
 
 
 def _of_trials(folder: Path, kind: str, suffix: str) -> Iterator[Path]:

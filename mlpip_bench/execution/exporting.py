@@ -15,7 +15,6 @@ from mlpip_bench.records.record import Record
 from mlpip_bench.training.checkpoints import State, TrainingState
 from mlpip_bench.utils.errors import UserError, message_in_one_line
 from mlpip_bench.utils.files import write_atomically
-from mlpip_bench.utils.places import is_place
 
 _OF_TEST = ("test_on", "test_classes")
 """What a record says of data that the trained model knows nothing of."""
@@ -60,22 +59,18 @@ def read(path: Path, device: torch.device, *, trust_code: bool = False) -> Train
     Args:
         path: its file.
         device: where the model is to be.
-        trust_code: whether a network of the user's own, whose file or module the export names, may be run.
+        trust_code: whether code of somebody's own, whose file or module the export names, may be run.
 
     Raises:
         UserError: the file is damaged or none, or its method or backbone is not installed or has changed since.
     """
     record, file = exports.read(path)
-    code = record.environment.get("code", {})
-    named = (str(record.backbone["name"]), *code.get("plugins", {}), code.get("place", ""))
-    own = [name for name in named if is_place(name)]
-    if own and not trust_code:
-        raise UserError(
-            f"an exported model runs no code that does not ship with a plugin, unless you say so; {path} names "
-            f"{own[0]}. If you know that file or module, pass --trust-code (trust_code=True in Python)."
-        )
     trial = checked(
-        record, path, lambda trial: trial.training_key, advice="Install the version that its model card names."
+        record,
+        path,
+        lambda trial: trial.training_key,
+        advice="Install the version that its model card names.",
+        trust_code=trust_code,
     )
     try:
         tensors = tensors_of(file)

@@ -16,7 +16,15 @@ from mlpip_bench.evaluation.protocol import EvalProtocol, MeasurementRule
 from mlpip_bench.execution.config import Overwrite, RunConfig
 from mlpip_bench.execution.fingerprint import plugin_code
 from mlpip_bench.execution.memory import check_memory
-from mlpip_bench.execution.starting import backbone_of, check_init, init_of, norm_of, plan_of, pretraining_of
+from mlpip_bench.execution.starting import (
+    backbone_of,
+    check_init,
+    check_used,
+    init_of,
+    norm_of,
+    plan_of,
+    pretraining_of,
+)
 from mlpip_bench.execution.trial import TestedOn, Trial
 from mlpip_bench.execution.tuning import tuned
 from mlpip_bench.inference.method import Method
@@ -42,6 +50,7 @@ def plan_trials(
     *,
     here: bool = True,
     at_once: int = 1,
+    again: bool = False,
     methods: Mapping[str, type[Method[Any]]] | None = None,
 ) -> list[Trial]:
     """Resolve and check everything that was asked for, before any work starts.
@@ -53,6 +62,7 @@ def plan_trials(
         reporter: shows what is read.
         here: whether this machine is the one that must have the device.
         at_once: how many trials share its memory.
+        again: whether they are some of those that another process has planned.
         methods: classes by name that need not be registered.
 
     Raises:
@@ -72,6 +82,7 @@ def plan_trials(
     plugins = {name: at_hand.get(name) or registry.method(name) for names in entered.values() for name in names}
     of_protocols = {name: registry.protocol(name) for name in config.protocols or _default_protocols()}
     _check_names(config, families, plugins, of_protocols)
+    unused = [] if again else check_used(config, plugins)
     protocol_settings = {
         name: chosen
         for name, plugin in of_protocols.items()
@@ -123,7 +134,7 @@ def plan_trials(
                         queries=families[config.test_on or bench.family].queries_at_test(config.queries),
                         query_concentration=config.query_concentration,
                         pretraining=pretraining,
-                        init=init,
+                        init=None if plugins[name].network_name else init,
                         tested_on=tested_on[bench],
                         protocols=applicable,
                         protocol_settings={n: s for n, s in protocol_settings.items() if n in applicable},
@@ -154,7 +165,7 @@ def plan_trials(
         for trial in trials
         for each in ([trial] if trial.tuning is None else map(trial.draw, range(trial.tuning.draws)))
     ]
-    notes = dict.fromkeys(note for each in trainings for note in _checked(each, config.results))
+    notes = dict.fromkeys(unused) | dict.fromkeys(note for each in trainings for note in _checked(each, config.results))
     if reporter is not None:
         for note in notes:
             reporter.say(note)

@@ -59,13 +59,23 @@ class Trained(NamedTuple):
     state: TrainingState
 
 
-def restored(path: Path, device: torch.device) -> Trained:
+def restored(path: Path, device: torch.device, *, trust_code: bool = False) -> Trained:
     """The trained model behind a record.
+
+    Args:
+        path: the record's file.
+        device: where the model is to be.
+        trust_code: whether code of somebody's own, whose file or module the record names, may be run.
 
     Raises:
         UserError: no such record or checkpoint, or a method that is not installed or has changed since.
     """
     record = store.load(path)
+    if "scores" in record.environment:
+        raise UserError(
+            f"a model is behind records of run alone; {path} has scores that import-scores brought from elsewhere. "
+            "Name a record of a run, an exported model, or one of list models."
+        )
     parents = path.resolve().parents
     if len(parents) < 4 or parents[2].name != "records":
         raise UserError(f"a record lies in its results folder, as FOLDER/records/BENCH/METHOD/NAME.json; got {path}.")
@@ -75,6 +85,7 @@ def restored(path: Path, device: torch.device) -> Trained:
         path,
         lambda trial: _as_planned(trial, record).record_key(record.protocol),
         advice="Run its command again.",
+        trust_code=trust_code,
     )
     checkpoint = trial.checkpoint(folder)
     if not checkpoint.exists():
@@ -87,9 +98,9 @@ def restored(path: Path, device: torch.device) -> Trained:
 
 
 def records_of(record: Record, path: Path) -> list[Record]:
-    """All records of a record's trial that lie next to it: one a protocol."""
+    """All records of a record's trial that lie next to it: one a protocol; the record's own code may be run."""
     key, others = _trial_key(record), sorted(path.parent.glob(f"*-seed{record.seed}-*.json"))
-    found = [store.load(other) for other in others]
+    found = [other for other in map(store.load, others) if other.own_code == record.own_code]
     return [other for other in found if _trial_key(other) == key]
 
 
@@ -101,7 +112,7 @@ def _trial_key(record: Record) -> str | None:
         return None
 
 
-def checked(record: Record, path: Path, key: Callable[[Trial], str], *, advice: str) -> Trial:
+def checked(record: Record, path: Path, key: Callable[[Trial], str], *, advice: str, trust_code: bool) -> Trial:
     """The trial of a record, whose key must be what the code of today makes of it.
 
     Args:
@@ -109,10 +120,17 @@ def checked(record: Record, path: Path, key: Callable[[Trial], str], *, advice: 
         path: where it was found.
         key: of the trial, of the kind that the record has.
         advice: what to do where it is another one.
+        trust_code: whether code of somebody's own that it names may be run.
 
     Raises:
-        UserError: the key is another one, or a plugin is not installed.
+        UserError: the key is another one, a plugin is not installed, or it names code that is not trusted.
     """
+    if record.own_code and not trust_code:
+        raise UserError(
+            "a record or an exported model may come from anybody, and runs no code that does not ship with a plugin "
+            f"unless you say so; {path} names {record.own_code[0]}. If you know that file or module, pass --trust-code "
+            "(trust_code=True in Python)."
+        )
     other_code = UserError(
         f"a model is built by the code that trained it; {path} was made by another version of the suite, or of "
         f"{record.method}. {advice}"

@@ -36,6 +36,9 @@ _RANGES = {
 }
 """The largest score of a task, and the rule in words."""
 
+_ROUNDED = 5e-5
+"""What an accuracy may differ from a number of right queries over all: it is written to four digits at least."""
+
 _LONGEST, _LARGEST = 200, 2**53  # of texts and numbers in a record
 _MOST = 2**26  # bytes of a file of scores: some ten million numbers
 
@@ -163,13 +166,21 @@ def read_scores(path: Path) -> dict[str, list[float]]:
 
 def _of_csv(path: Path, text: str) -> dict[str, list[float]]:
     head, *rows = [row for row in csv.reader(io.StringIO(text)) if row] or [[]]
+    if ";" in (first := ",".join(head)) or "\t" in first:
+        raise UserError(
+            "the values of a row are separated by commas, and numbers have a point; "
+            f"{path} begins with {first[:80]!r}. Write it so."
+        )
     names = [name.strip() for name in head]
     if len(set(names)) < len(names):
         raise UserError(f"each column has a name of its own; {path} has {', '.join(names)}.")
     columns: dict[str, list[float]] = {name: [] for name in names}
     for number, row in enumerate(rows, 2):
         if len(row) != len(names):
-            raise UserError(f"each row has a value a column, {len(names)}; row {number} of {path} has {len(row)}.")
+            raise UserError(
+                f"each row has a value a column, {len(names)}, with commas between values alone; row {number} of "
+                f"{path} has {len(row)}."
+            )
         for name, value in zip(names, row, strict=True):
             try:
                 columns[name].append(float(value))
@@ -187,12 +198,14 @@ def _of_npz(path: Path) -> dict[str, list[float]]:
     return {name: array.astype(float).tolist() for name, array in arrays.items()}
 
 
-def check_scores(scores: Mapping[str, Sequence[float]], tasks: int, source: Path) -> None:
-    """Refuse what cannot be scores of so many tasks.
+def check_scores(scores: Mapping[str, Sequence[float]], frozen: FrozenTasks, source: Path) -> None:
+    """Refuse what cannot be scores of the test tasks.
 
     Raises:
-        UserError: another number of them, or one that is not finite, or out of range.
+        UserError: another number of them, one that is not finite, or out of range; or an accuracy that no number of
+            right queries gives.
     """
+    tasks, queries = frozen.trial.plan.test_tasks, frozen.trial.bench.way * frozen.trial.queries
     for name, values in scores.items():
         if len(values) != tasks:
             raise UserError(
@@ -203,6 +216,25 @@ def check_scores(scores: Mapping[str, Sequence[float]], tasks: int, source: Path
         for task, value in enumerate(values):
             if not (np.isfinite(value) and 0 <= value <= most):
                 raise UserError(f"{name} is {rule}; that of task {task} in {source} is {value:g}.")
+    for task, value in enumerate(scores.get(ACCURACY.name, ())):
+        right = round(value * queries)
+        if abs(value - right / queries) > _ROUNDED:
+            raise UserError(
+                f"{ACCURACY.name} is the number of right queries over the {queries} of a task, to four digits at "
+                f"least; that of task {task} in {source} is {value:g}, and the nearest is {right}/{queries} = "
+                f"{right / queries:.4f}. Write it unrounded, of all queries of the task."
+            )
+
+
+def tasks_in(given: str) -> int | None:
+    """How many tasks the file of ``--tasks`` has; None where that is a digest, or no file.
+
+    Raises:
+        UserError: it is no file of tasks.
+    """
+    if re.fullmatch("[0-9a-fA-F]{64}", given.strip()) or not (path := given_path(given)).is_file():
+        return None
+    return len(read_npz(path, ["classes"], _MOST)["classes"])
 
 
 def check_tasks(frozen: FrozenTasks, given: str) -> None:

@@ -18,13 +18,54 @@ from mlpip_bench.records import exports
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.training.checkpoints import TrainingState, iterations_done, load_checkpoint
 from mlpip_bench.training.pretraining import backbone_state, images_of, pretrain
-from mlpip_bench.utils.choices import OWN_NORM, NormMode
+from mlpip_bench.utils.choices import DEFAULT_NORM, OWN_NORM, NormMode
 from mlpip_bench.utils.errors import UserError, unknown_name
 from mlpip_bench.utils.locks import locked
 from mlpip_bench.utils.progress import Reporter
-from mlpip_bench.utils.settings import NoSettings, with_values
+from mlpip_bench.utils.settings import NoSettings, field_types, with_values
 
 PRETRAININGS = ("none", "classify")
+
+
+_OF_TEST = {"validation_tasks", "test_tasks"}
+"""Fields of a plan that matter where nothing is trained, too."""
+
+
+def check_used(config: RunConfig, plugins: Mapping[str, type[Method[Any]]]) -> list[str]:
+    """Refuse options of a network where all methods bring one of their own.
+
+    Args:
+        config: what is asked for.
+        plugins: the methods of the run.
+
+    Returns:
+        What is to be said of settings of training where no method is trained.
+
+    Raises:
+        UserError: options that no method has a use for.
+    """
+    given = {
+        "--backbone": config.backbone is not None,
+        "--pretrain": config.pretrain not in (None, "none"),
+        "--init": config.init is not None,
+        "--norm": not set(config.norms) <= {DEFAULT_NORM, OWN_NORM},
+        "--tune": config.tune is not None,
+    }
+    useless = [option for option, is_given in given.items() if is_given]
+    if useless and all(plugin.network_name for plugin in plugins.values()):
+        raise UserError(
+            f"{', '.join(useless)}: for methods that the suite builds; {', '.join(plugins)} would be measured as "
+            f"without {'it' if len(useless) == 1 else 'them'}, since a wrapped model is what its own code makes it. "
+            "Leave that out, or name further --methods."
+        )
+    if any(plugin.trainable for plugin in plugins.values()) and not config.evaluate_only:
+        return []
+    own = {name for plugin in plugins.values() for name in field_types(plugin.Settings)}
+    chosen = {name: value for settings in config.overrides.values() for name, value in settings.items()}
+    chosen |= {name: values for several in config.sweeps.values() for values in several for name in values}
+    unused = sorted(chosen.keys() & field_types(TrainingPlan).keys() - _OF_TEST - own)
+    unused = [name for name in unused if chosen[name]]  # no iterations are what they have
+    return [f"no method of this run is meta-trained: {', '.join(unused)} change nothing"] if unused else []
 
 
 def init_of(config: RunConfig) -> Outside | None:
@@ -82,6 +123,12 @@ def pretraining_of(config: RunConfig, plugin: type[Method[Any]], backbone: Backb
         )
     usual = dataclasses.asdict(plugin.pretraining or Pretraining())
     settings: Pretraining = with_values(Pretraining, {**usual, **config.pretrain_settings}, "pretrain")
+    _, height, width = backbone.input_shape
+    if settings.crop >= min(height, width) > 1:  # vectors are left as they are
+        raise UserError(
+            f"crop is the pixels by which pre-training pads an image before it cuts out {height}x{width} of them, and "
+            f"must be below {min(height, width)}, or nothing of the image may be left; got {settings.crop}."
+        )
     return settings
 
 

@@ -40,7 +40,7 @@ def stamp_of(path: Path) -> Stamp:
 def perform_elsewhere(job: Job, reporter: Reporter) -> Outcome:
     """Do a job in a process that knows nothing else of the run."""
     try:
-        planned = {trial.key: trial for trial in plan_trials(job.config)}
+        planned = {trial.key: trial for trial in plan_trials(job.config, again=True)}
     except UserError as error:
         return Outcome("stopped", str(error))
     if changed := set(job.keys) - set(planned):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
@@ -70,11 +72,12 @@ def wrap(
         raise UserError(f"weights were trained on something; {weights} are given, and trained_on='nothing'.")
     if weights is not None:
         outside |= {**Outside.of(given_path(weights), trained_on).facts, "what": "wrapped model"}
-    name = getattr(function, "__name__", type(function).__name__)
+    title = _title_of(function)
     members: dict[str, Any] = {
-        "__doc__": f"The function {name}, as it is.",
+        "__doc__": f"The function {title}, as it is.",
         "__module__": getattr(function, "__module__", __name__),
         "function": staticmethod(function),
+        "title": title,
         "outputs": outputs,
         "outside": outside,
         "network_name": backbone or (type(network).__name__ if network is not None else "its own"),
@@ -82,7 +85,17 @@ def wrap(
         "takes": input_shape,
         "_tried": set(),
     }
-    return type("Wrapped", (Wrapped,), members)
+    return type(title if title.isidentifier() else "Wrapped", (Wrapped,), members)
+
+
+def _title_of(function: Callable[..., Any]) -> str:
+    """What messages call a function: its name; of a lambda, which has none, where it is; else the class's name."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if isinstance(function, types.LambdaType) and function.__name__ == "<lambda>":
+        code = function.__code__
+        return f"the lambda in line {code.co_firstlineno} of {Path(code.co_filename).name}"
+    return getattr(function, "__name__", type(function).__name__)
 
 
 class SupportSet(Delta):
@@ -98,6 +111,7 @@ class Wrapped(Method[SupportSet]):
 
     Attributes:
         function: what is asked.
+        title: what messages call it.
         outputs: what it gives.
         takes: the shape of its images; None for any.
         network: its network, if it is known.
@@ -107,6 +121,7 @@ class Wrapped(Method[SupportSet]):
     psi = "the support set itself; the function infers what it needs with each question"
     trainable = False
     function: ClassVar[Callable[..., Any]]
+    title: ClassVar[str]
     outputs: ClassVar[Outputs]
     network: ClassVar[nn.Module | None]
     takes: ClassVar[InputShape | None]
@@ -162,20 +177,25 @@ class Wrapped(Method[SupportSet]):
     @classmethod
     def _asked(cls, support_x: Tensor, support_y: Tensor, query_x: Tensor, way: int) -> Tensor:
         """Logits ``[point, way]``, checked."""
-        name = getattr(cls.function, "__name__", "the function")
+        name, shape = cls.title, (len(query_x), way)
+        rule = f"a wrapped function gives a row for each query with a number for each class, {shape}"
         try:
             with torch.enable_grad():
                 given = cls.function(support_x, support_y, query_x, way)
-            found = torch.as_tensor(given, device=query_x.device).detach().double()
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever somebody's code raises
             raise TrialError(f"wrapped {name} fails: {one_line(error)}.") from error
-        if found.shape != (len(query_x), way):
+        try:
+            if isinstance(given, tuple):  # two arrays of one shape would be stacked
+                raise TypeError
+            found = torch.as_tensor(given, device=query_x.device).detach().double()
+        except (TypeError, ValueError, RuntimeError) as error:
             raise TrialError(
-                f"a wrapped function gives a row for each query with a number for each class, {(len(query_x), way)}; "
-                f"{name} gives {tuple(found.shape)}."
-            )
+                f"{rule}, as one tensor or array; {name} gives {_described(given)}. Return the {cls.outputs} alone."
+            ) from error
+        if found.shape != shape:
+            raise TrialError(f"{rule}; {name} gives {tuple(found.shape)}.")
         if found.isnan().any() or (found == torch.inf).any():
             raise TrialError(f"a wrapped function gives numbers; {name} gives NaN or infinity.")
         if cls.outputs == "logits":
@@ -188,3 +208,10 @@ class Wrapped(Method[SupportSet]):
                 "outputs='logits'."
             )
         return (found / sums.unsqueeze(-1)).log()
+
+
+def _described(given: object) -> str:
+    """What a function gave in place of an array."""
+    if isinstance(given, tuple):
+        return f"a tuple of {', '.join(type(part).__name__ for part in given) or 'nothing'}"
+    return "None" if given is None else f"a {type(given).__name__}"

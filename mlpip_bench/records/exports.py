@@ -64,7 +64,7 @@ def read(path: Path) -> tuple[Record, bytes]:
         content = read_file(path, _MOST)
         metadata, tensors = _parts(content)
         if not isinstance(text := metadata.get(_HEADER), str):
-            raise ValueError("its header does not say what the model is: another program wrote it")
+            raise weights_alone(path)
         said = parsed(text)
         if not isinstance(said, dict) or not isinstance(raw := said.get("record"), dict):
             raise ValueError("its header has no record of the model")
@@ -83,6 +83,16 @@ def read(path: Path) -> tuple[Record, bytes]:
         raise UserError(
             f"an exported model must be whole, as export wrote it; {path} is not: {wrong}. Export it again."
         ) from error
+
+
+def weights_alone(path: Path) -> UserError:
+    """The error for a file of weights that is given where a model is wanted."""
+    return UserError(
+        f"a model says what it is: a record, an exported model, or a name of list models; {path} is none of them. Of "
+        "weights alone the network is not known: if a run made them, name its record, records/BENCH/METHOD/NAME.json, "
+        f"or export that; weights of another program go into a run, with --init {path},trained_on=TEXT and "
+        "--evaluate-only or more training, and its record is the model."
+    )
 
 
 def _parts(file: bytes) -> tuple[dict[str, Any], memoryview]:

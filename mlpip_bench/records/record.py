@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field
 
 from mlpip_bench.records import schema as schemas
 from mlpip_bench.records.schema import Condition, Count, Name, Number, Size, Text
+from mlpip_bench.utils.places import is_place
 
 SCHEMA = 2
 """Version of the record format; a record of another version is an error, not a guess."""
@@ -147,6 +148,13 @@ class Record:
     def filename(self) -> str:
         """Where the record lies below ``records/``."""
         return _filename(self.bench, self.method, self.protocol, self.seed, self.key)
+
+    @property
+    def own_code(self) -> list[str]:
+        """Places of code of somebody's own, ``file.py:name``, that is run where its model is built again."""
+        code = self.environment.get("code", {})
+        named = (str(self.backbone["name"]), code.get("place", ""), *code.get("plugins", {}))
+        return [name for name in named if is_place(name)]
 
 
 def _filename(bench: str, method: str, protocol: str, seed: int, key: str) -> str:

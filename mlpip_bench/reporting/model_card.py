@@ -43,6 +43,7 @@ def model_card(file: str, record: Record, scored: Sequence[Record], credit: Cred
         credit: whom it is owed to.
         classifies: whether it takes pictures and gives classes.
     """
+    own = bool(record.own_code)
     rows = [f"| {name} | {for_markdown(text)} |" for name, text in _facts(record, credit)]
     parts = [
         f"# {record.method} on {record.bench}",
@@ -51,7 +52,7 @@ def model_card(file: str, record: Record, scored: Sequence[Record], credit: Cred
         "## Scores",
         "\n".join(_scores(record, scored)),
         "## Use",
-        *(_use(file) if classifies else [f'```python\nmodel = mlpip_bench.load("{file}")\n```']),
+        *(_use(file, own=own) if classifies else [f'```python\nmodel = mlpip_bench.load("{file}"{_TRUST * own})\n```']),
     ]
     if credit.attribution:
         parts.append(f"## Authors of the data\n\n{credit.attribution}")
@@ -69,6 +70,11 @@ def _facts(record: Record, credit: Credits) -> Iterator[tuple[str, str]]:
     yield "method", f"{record.method}{f' ({settings})' if settings else ''}: {credit.reference}"
     yield "psi", credit.psi
     yield "backbone", f"{backbone['name']} ({_listed(backbone['spec'])}), for images {shape}"
+    if record.own_code:
+        yield (
+            "needs code of its author",
+            f"{record.own_code[0]}, under that name where it is loaded; it is run, so look at it first",
+        )
     yield "norm", f"{config['norm']}; {'inductive' if record.inductive else 'sees the other queries'}"
     yield "parameters", f"{record.parameters:,}"
     yield (
@@ -112,13 +118,16 @@ def _scores(record: Record, scored: Sequence[Record]) -> Iterator[str]:
     yield "± is the half-width of the 95 % interval over test tasks; it is of this one trained model."
 
 
-def _use(file: str) -> Sequence[str]:
+_TRUST = ", trust_code=True"
+
+
+def _use(file: str, *, own: bool) -> Sequence[str]:
     """Three lines of Python, and one for a shell."""
     return (
-        f'```python\nimport mlpip_bench as mb\n\nadapted = mb.load("{file}").adapt(images, labels)\n'
+        f'```python\nimport mlpip_bench as mb\n\nadapted = mb.load("{file}"{_TRUST * own}).adapt(images, labels)\n'
         "probabilities = adapted.predict(queries)\n```",
         f"```sh\npython -m mlpip_bench predict --model {shlex.quote(file)} --support DIR --query DIR "
-        "--to predictions.csv\n```",
+        f"--to predictions.csv{' --trust-code' * own}\n```",
     )
 
 

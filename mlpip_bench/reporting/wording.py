@@ -90,8 +90,8 @@ def span(values: Iterable[str]) -> str:
 
 
 def budget_in_words(preset: str, iterations: str, unit: str = "it") -> str:
-    """The preset and iterations of training; of a model that is not trained here the preset alone, for its test."""
-    return f"{preset}, not trained" if iterations == "0" else f"{preset}, {iterations} {unit}"
+    """The preset and iterations of training on tasks; where there is none, the preset alone, for its test."""
+    return f"{preset}, no meta-training" if iterations == "0" else f"{preset}, {iterations} {unit}"
 
 
 def duration(seconds: float) -> str:
@@ -110,20 +110,20 @@ def training_cost(records: Sequence[Record]) -> str:
     if known := [r.training for r in records if r.parameters and r.training.get("tasks_seen")]:
         parts.append(_amount("tasks", known))
     if earlier := [p for r in records if "seconds" in (p := r.training.get("pretraining", {}))]:
-        parts.append(f"pre-training {_amount('images', earlier)}")
+        parts.append(_amount("images", earlier, " of pre-training"))
     if any(r.training.get("outside") for r in records):
         parts.append("outside")
     return "; ".join(parts)
 
 
-def _amount(unit: str, trainings: Sequence[Mapping[str, Any]]) -> str:
+def _amount(unit: str, trainings: Sequence[Mapping[str, Any]], of: str = "") -> str:
     many = [int(training[name]) for training in trainings for name in (unit, f"{unit}_seen") if name in training]
     seconds = [float(training.get("seconds", 0)) for training in trainings]
     spans = (
         dict.fromkeys(f"{number:,}" for number in (min(many), max(many))),
         dict.fromkeys(duration(time) for time in (min(seconds), max(seconds))),
     )
-    return "{} {}, {}".format("–".join(spans[0]), unit, "–".join(spans[1]))  # noqa: RUF001  # an en dash
+    return "{} {}{}, {}".format("–".join(spans[0]), unit, of, "–".join(spans[1]))  # noqa: RUF001  # an en dash
 
 
 def pretraining_in_words(record: Record) -> str:

@@ -34,6 +34,7 @@ Points = Mapping[int, Mapping[str, float]]
 _CHECKPOINT_SECONDS = 20.0
 _STEPS_BETWEEN_READS = {"cuda": 50}
 """Of losses, each of which a GPU would otherwise have to be waited for; 1 elsewhere."""
+_ADVICE = "a lower learning rate, or a lower rate of the method's inner steps, helps (--set METHOD.NAME=VALUE)"
 
 
 def train(
@@ -52,6 +53,7 @@ def train(
     say: Callable[[str], object] | None = None,
     step: Step | None = None,
     log: Callable[[Points], object] | None = None,
+    advice: str = _ADVICE,
 ) -> TrainingState:
     """Meta-train a method, from the last checkpoint if there is one.
 
@@ -76,6 +78,7 @@ def train(
         step: called with the iterations done, the loss and the last validation.
         log: called after each writing of the checkpoint with what came since the last one, so that a training which
             goes on from it repeats nothing; its time is no part of the training's.
+        advice: what helps where the training diverges.
 
     Raises:
         TrialError: loss, gradient or parameters are not finite (the checkpoint is the last good one), or
@@ -111,7 +114,7 @@ def train(
         losses = torch.stack([loss for *_, loss in unread]).tolist() if unread else []
         for (iteration, rate, _), value in zip(unread, losses, strict=True):
             if not math.isfinite(value):
-                raise TrialError(_not_finite(f"the loss ({value})", iteration, checkpoint))
+                raise TrialError(_not_finite(f"the loss ({value})", iteration, checkpoint, advice))
             points[iteration + 1] = {"training/loss": value, "training/learning_rate": rate}
         unread.clear()
 
@@ -122,7 +125,7 @@ def train(
         state.model, state.optimizer = copy.deepcopy(method.state_dict()), optimizer.state_dict()
         # Training does not read running statistics, so its loss would not show what is wrong with them.
         if not all(p.isfinite().all() for p in method.parameters()) or any(b.isnan().any() for b in method.buffers()):
-            raise TrialError(_not_finite("a parameter or a statistic", state.iteration, checkpoint))
+            raise TrialError(_not_finite("a parameter or a statistic", state.iteration, checkpoint, advice))
         state.seconds = before + time.monotonic() - began
         save_checkpoint(state, checkpoint)
         written = time.monotonic()
@@ -220,9 +223,6 @@ def _latest(state: TrainingState, metric: Metric) -> str:
     return f"val {metric.name} {value:.1%}" if metric.unit == "fraction" else f"val {metric.name} {value:.3f}"
 
 
-def _not_finite(what: str, iteration: int, checkpoint: Path) -> str:
+def _not_finite(what: str, iteration: int, checkpoint: Path, advice: str) -> str:
     kept = f"its last good checkpoint is {checkpoint}" if checkpoint.exists() else "there is no checkpoint yet"
-    return (
-        f"{what} is not finite at iteration {iteration}; {kept}. Training stops here; a lower learning rate, or "
-        "a lower rate of the method's inner steps, helps (--set METHOD.NAME=VALUE)."
-    )
+    return f"{what} is not finite at iteration {iteration}; {kept}. Training stops here; {advice}."

@@ -75,6 +75,7 @@ def pretrain(
         UserError: the checkpoint is damaged, or cannot be written.
     """
     classifier, plan, images = classification(problem, settings, training, validation_tasks)
+    lower = f"{settings.learning_rate / 10:g}"
     return train(
         classifier,
         plan,
@@ -86,6 +87,7 @@ def pretrain(
         key=key,
         environment=environment,
         step=step,
+        advice=f"a lower rate of the pre-training helps (--pretrain classify,learning_rate={lower})",
     )
 
 

@@ -1,6 +1,7 @@
 """``export`` and ``predict``: the predictions of the trained model itself, and one message for what cannot be done."""
 
 import csv
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 import mlpip_bench as mb
-from builders import budget, invoke
+from builders import assert_one_error, budget, invoke, write_record
 from mlpip_bench.reporting.figures.sheet import MOST, contact_sheet
 from mlpip_bench.tasks.batch import Labeled
 from pictures import picture, write_classes
@@ -243,6 +245,26 @@ def test_models_that_are_not_there(model, says, task, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = predict(model, task)
     assert (done.exit_code, says in done.output) == (2, True), done.output
+
+
+def test_weights_alone_are_no_model(finished, task, tmp_path):
+    """Neither a state dict of another program nor a checkpoint of the suite, for which its record is."""
+    network = torch.nn.Linear(3, 2)
+    torch.save(network.state_dict(), tmp_path / "w.pt")
+    torch.save(network, tmp_path / "whole.pth")
+    save_file(network.state_dict(), tmp_path / "w.safetensors")
+    checkpoint = next(finished.glob("checkpoints/*/versa/*.pt"))
+    for model in (tmp_path / "w.pt", tmp_path / "whole.pth", tmp_path / "w.safetensors", checkpoint):
+        assert_one_error(predict(model, task), f"{model} is none of them.* record.* export.* --init {model},trained_on")
+
+
+def test_imported_scores_are_no_model(finished, task, tmp_path):
+    raw = json.loads(record_of(finished, "versa").read_text())
+    path = tmp_path / "runs" / "records" / "omni5w1s" / "theirs" / "accuracy-seed0-000000000000.json"
+    path.parent.mkdir(parents=True)
+    write_record(path, {**raw, "method": "theirs", "environment": {"code": {}, "tasks": "0", "scores": {}}})
+    for done in (predict(path, task), invoke("export", path, "--to", tmp_path / "m.safetensors")):
+        assert_one_error(done, f"{path} has scores that import-scores brought .* an exported model")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")

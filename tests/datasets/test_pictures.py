@@ -127,6 +127,15 @@ def test_folders_that_give_no_task(tmp_path):
         pictures.photographs((3, 8, 8)).read([])
 
 
+def test_a_picture_of_two_classes_is_refused(tmp_path):
+    write_classes(tmp_path, ["a", "b", "c"])
+    (tmp_path / "a" / "again.png").write_bytes((tmp_path / "a" / "00.png").read_bytes())  # of one class it may be
+    assert len(pictures.support_files(tmp_path)[0]) == len(list(tmp_path.rglob("*.png")))
+    (tmp_path / "c" / "other name.png").write_bytes((tmp_path / "a" / "00.png").read_bytes())
+    with pytest.raises(UserError, match=r"of one class; .*a/00\.png and .*c/other name\.png are the same file in two"):
+        pictures.support_files(tmp_path)
+
+
 def test_a_file_that_is_no_picture_is_named(tmp_path):
     write_classes(tmp_path, ["a", "b"])
     (tmp_path / "b" / "01.png").write_bytes(b"\x89PNG and no more")

@@ -13,6 +13,7 @@ import torch
 from builders import REPOSITORY, budget, invoke, make_config
 from mlpip_bench import registry
 from mlpip_bench.execution.planning import plan_trials
+from mlpip_bench.inference.pretraining import Pretraining
 from pictures import write_classes
 
 PAGE = (REPOSITORY / "docs" / "my-model.md").read_text(encoding="utf-8")
@@ -35,6 +36,28 @@ def test_the_commands_of_the_page_work(command, tmp_path, monkeypatch):
     result = invoke(*command, "--source", "procedural", *budget(), "--protocols", "accuracy")
     assert result.exit_code == 0, result.output
     assert "0 failed" in result.output
+
+
+def test_the_settings_of_transfer_are_those_of_the_page():
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in re.findall(r"^## Pre-training\n(.*?)^## ", PAGE, re.M | re.S)[0].splitlines()
+        if line.startswith("| ") and "`" in line
+    ]
+    of_stage = {row[0].strip("`"): row[1].strip("`") for row in rows if len(row) == 3}
+    assert of_stage == {name: str(value) for name, value in vars(Pretraining()).items()}
+    found: dict[str, dict[str, str]] = {}
+    methods: list[str] = []
+    for first, names, default, _ in (row for row in rows if len(row) == 4):
+        methods = re.findall("`(.*?)`", first) or methods
+        for method in methods:
+            found.setdefault(method, {}).update(dict.fromkeys(re.findall("`(.*?)`", names), default.strip("`")))
+    transfer = {name: registry.method(name) for name in registry.method_names() if registry.method(name).pretraining}
+    assert found == {n: {k: str(v) for k, v in vars(p.Settings()).items()} for n, p in transfer.items()}
+    for words in (("list", "methods", "--check"), ("run", "--help")):
+        shown = " ".join(invoke(*words, COLUMNS="400").output.split())
+        assert ("classify has the settings head='linear'" in shown) == (words[0] == "list")
+        assert ("Its settings: list methods --check" in shown) == (words[0] == "run")
 
 
 USE = re.findall(r"^## Use what was trained\n(.*?)^## ", PAGE, re.M | re.S)[0]

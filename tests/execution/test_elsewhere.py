@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from builders import budget, invoke
+from builders import assert_one_error, budget, invoke
 from mlpip_bench import load_bench
 from mlpip_bench.execution import split_export
 from mlpip_bench.records import store
@@ -240,7 +240,19 @@ def test_a_record_is_replaced_on_request_alone(root, exported, tmp_path):
     assert [list(r.scores[0].per_task) for r in store.load_all(results)] == [NLL[::-1], NLL[::-1]]
 
 
-GOOD = "accuracy\n" + "0.5\n" * TASKS
+GOOD = "accuracy\n" + "0.3333\n" * TASKS
+
+
+def test_the_file_of_tasks_says_how_many_there_are(root, exported, tmp_path):
+    scores = write_csv(tmp_path / "s.csv", accuracy=[round(value, 4) for value in ACCURACY])
+    made = [word for pair in MADE.items() for word in pair if word is not None]
+    given = ("--bench", BENCH, "--data-root", root, "--queries", QUERIES, "--results", tmp_path / "runs", *made)
+    digest = hashlib.sha256((exported / "tasks.npz").read_bytes()).hexdigest()
+    assert_one_error(invoke("import-scores", scores, *given, "--tasks", digest), "Pass the options of .*--test-tasks")
+    done = invoke("import-scores", scores, *given, "--tasks", exported / "tasks.npz")
+    assert done.exit_code == 0, done.output
+    assert len(store.load_all(tmp_path / "runs")[0].scores[0].per_task) == TASKS
+    assert_one_error(invoke("import-scores", scores, *given, "--tasks", scores), r"s\.csv .*is not")
 
 
 @pytest.mark.parametrize(
@@ -268,6 +280,16 @@ GOOD = "accuracy\n" + "0.5\n" * TASKS
         ("accuracy,nll\n0.5\n", {}, "row 2 of"),
         ("accuracy,accuracy\n", {}, "each column has a name of its own"),
         ("accuracy\nhalf\n", {}, "accuracy in row 2"),
+        ("accuracy;nll\n0,5;1,2\n", {}, "separated by commas, and numbers have a point; "),
+        ("accuracy\tnll\n0.5\t1.2\n", {}, "begins with 'accuracy\\tnll'"),
+        ("accuracy\n0,5\n", {}, "a value a column, 1, with commas between values alone; row 2"),
+        (
+            "accuracy\n" + "1\n" * 6 + "0.333\n",
+            {},
+            "over the 9 of a task, to four digits at least; that of task 6 in {file} is 0.333, and the nearest is "
+            "3/9 = 0.3333. Write it unrounded",
+        ),
+        ("accuracy\n" + "0.5\n" * 7, {}, "that of task 0 in {file} is 0.5, and the nearest is 4/9 = 0.4444"),
         ("task,accuracy\n" + "0,0.5\n" * 7, {}, "each of 0 to 6 once"),
         ("\xff\xfe", {}, "scores are a csv file in UTF-8"),
     ],
@@ -278,7 +300,7 @@ def test_scores_that_cannot_be_trusted_are_refused(content, changed, says, root,
     changed = dict(changed)
     result = bring(root, file, changed.pop("tasks", exported / "tasks.npz"), tmp_path / "runs", **changed)
     assert result.exit_code == 2, result.output
-    assert says in " ".join(result.output.split())
+    assert says.replace("{file}", str(file)) in " ".join(result.output.split())
     assert not (tmp_path / "runs").exists()
 
 

@@ -1,6 +1,7 @@
 """Exported models are built again as they were, or not at all."""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ import pytest
 import torch
 
 import mlpip_bench as mb
-from builders import CPU
+from builders import CPU, assert_one_error, budget, invoke, write_record
 from mlpip_bench.api.models import Model
 from mlpip_bench.execution import exporting, restoring
 from mlpip_bench.nn.own import own_backbone
 from mlpip_bench.records import exports
 from mlpip_bench.utils.errors import UserError
+from pictures import write_classes
 
 SMALL: dict[str, Any] = {"source": "procedural", "iterations": 2, "test_tasks": 2, "device": "cpu"}
 SETTINGS = {"validation_tasks": 2, "tasks_per_batch": 1}
@@ -168,6 +170,60 @@ def test_a_network_of_ones_own_is_run_only_where_it_is_trusted(tmp_path, monkeyp
     own_backbone.cache_clear()
     with pytest.raises(UserError, match="made by another version"):
         mb.load(tmp_path / exported, trust_code=True)
+
+
+def test_a_record_runs_its_network_only_where_it_is_trusted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ran, results = tmp_path / "ran", tmp_path / "runs"
+    (tmp_path / "mine.py").write_text(NETWORK.format(ran=str(ran)))
+    done = invoke(
+        "run", "--methods=protonets", "--bench=omni5w1s", "--backbone=mine.py:build", "--source=procedural",
+        "--device=cpu", "--results", results, *budget(),
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    record = next(results.glob("records/*/*/accuracy-*.json"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine.py").write_text(NETWORK.format(ran=str(ran)))  # another place is another module
+    monkeypatch.chdir(elsewhere)
+    ran.unlink()
+    write_classes(tmp_path / "signs", ["stop", "go"], 2)
+    use = ("predict", "--model", record, "--support", tmp_path / "signs", "--query", tmp_path / "signs")
+    export = ("export", record, "--to", tmp_path / "m.safetensors")
+    clean = ("clean", "--results", results, "--only", "checkpoints,unfinished")
+    for command in (use, export):
+        assert_one_error(invoke(*command), r"runs no code .*names mine\.py:build.* --trust-code")
+    with pytest.raises(UserError, match="trust_code=True in Python"):
+        mb.load(record)
+    assert "0 files to remove" in invoke(*clean).output  # whose model a checkpoint is, only that code could tell
+    assert not ran.exists()
+    assert invoke(*use, "--trust-code").exit_code == 0
+    assert ran.exists()
+    assert invoke(*export, "--trust-code").exit_code == 0
+    card = (tmp_path / "m.md").read_text(encoding="utf-8")
+    assert "| needs code of its author | mine.py:build, " in card
+    assert "trust_code=True" in card
+    assert "--trust-code" in card
+    assert "the model of its records" in invoke(*clean, "--trust-code").output
+
+
+def test_a_record_next_to_an_exported_one_runs_no_code_of_its_own(tmp_path):
+    """The card has the scores of all records of the trial, for which those that lie there are looked at."""
+    results = tmp_path / "runs"
+    done = invoke(
+        "run", "--methods=protonets", "--bench=omni5w1s", "--source=procedural", "--results", results, *budget()
+    )
+    assert done.exit_code == 0, done.output
+    record = next(results.glob("records/*/*/accuracy-*.json"))
+    (tmp_path / "mine.py").write_text(NETWORK.format(ran=str(tmp_path / "ran")))
+    raw = json.loads(record.read_text())
+    for number, changes in enumerate(
+        ({"backbone": {**raw["backbone"], "name": f"{tmp_path}/mine.py:build"}},
+         {"environment": {**raw["environment"], "code": {"place": f"{tmp_path}/mine.py:build"}}})
+    ):  # fmt: skip
+        write_record(record.with_name(f"other-seed0-{number:012}.json"), raw | changes)
+    assert invoke("export", record, "--to", tmp_path / "m.safetensors").exit_code == 0
+    assert not (tmp_path / "ran").exists()
 
 
 def test_code_that_only_fingerprints_would_import_is_not_run_either(exported, tmp_path):

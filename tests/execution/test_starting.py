@@ -1,5 +1,6 @@
 """What models are before meta-training: parameters of a file, of a pre-training, or as they stay."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,7 @@ def test_a_model_that_is_only_evaluated_has_the_scores_that_it_had(form, trained
     assert found.training["pretraining"]["file"] == file.name
     assert len(found.training["pretraining"]["sha256"]) == 64
     table = (tmp_path / "r" / "tables" / "accuracy.md").read_text()
-    assert "not trained | outside" in table
+    assert "quick, no meta-training | outside" in table
     assert found.training["pretraining"]["sha256"][:12] in table
 
 
@@ -147,7 +148,7 @@ def test_one_pre_training_is_shared_by_methods_and_seeds_and_counted_for_each(tm
     assert len(seconds) == 1
     assert {r.training["pretraining"]["images"] for r in records} == {24}
     assert {r.config["norm"] for r in records} == {"own"}
-    assert "pre-training 24 images" in (tmp_path / "tables" / "accuracy.md").read_text()
+    assert re.search("; 24 images of pre-training, [0-9]+ s", (tmp_path / "tables" / "accuracy.md").read_text())
     assert run(tmp_path, *options, "--overwrite", "always", methods="versa").exit_code == 0
     assert shared.stat().st_mtime_ns == written
 
@@ -201,14 +202,62 @@ def test_a_network_that_records_share_can_be_cleaned_up(tmp_path):
     assert not leftovers(tmp_path, ["unfinished"])
 
 
-def test_a_wrapped_model_stands_next_to_rows_of_transfer(tmp_path):
-    (tmp_path / "models.py").write_text(
-        "import torch\nimport mlpip_bench\n\n\ndef flat(support_x, support_y, query_x, way):\n"
-        "    return torch.zeros(len(query_x), way)\n\n\n"
-        "wrapped = mlpip_bench.wrap(flat, outputs='logits', trained_on='x')\n"
+@pytest.fixture(scope="module")
+def wrapped(tmp_path_factory):
+    """The place of a wrapped model."""
+    file = tmp_path_factory.mktemp("models") / "models.py"
+    file.write_text(WRAPPED)
+    return f"{file}:wrapped"
+
+
+WRAPPED = (
+    "import torch\nimport mlpip_bench\n\n\ndef flat(support_x, support_y, query_x, way):\n"
+    "    return torch.zeros(len(query_x), way)\n\n\n"
+    "wrapped = mlpip_bench.wrap(flat, outputs='logits', trained_on='x')\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--backbone", "mlp"), "--backbone: for methods that the suite builds; wrapped would be .* without it, "),
+        (("--pretrain", "classify", "--norm", "layer"), "--pretrain, --norm: .* as without them, .* further --methods"),
+        (("--init", "x.pt,trained_on=x"), "--init: for methods that the suite builds"),
+        (("--tune", 3), "--tune: for methods"),
+    ],
+)
+def test_options_of_a_network_are_refused_where_no_method_has_a_use_for_one(options, message, wrapped, tmp_path):
+    assert_one_error(run(tmp_path / "r", *options, methods=wrapped), message)
+    assert not (tmp_path / "r").exists()
+
+
+def test_settings_of_training_that_change_nothing_are_named(wrapped, tmp_path):
+    says = "no method of this run is meta-trained"
+    few = ("--dry-run", "--source", "procedural", "--bench", "omni5w1s", "--results", tmp_path / "r")
+    asked = ("--iterations", 7, "--set", "learning_rate=0.1", "--set", "validation_tasks=3")
+    for methods in (wrapped, f"nearest_mean,{wrapped}"):
+        output = invoke("run", "--methods", methods, *few, *asked).output
+        assert f"{says}: iterations, learning_rate change nothing" in output
+    for methods, more in ((wrapped, ("--iterations", 0)), (f"{wrapped},protonets", asked), (wrapped, ())):
+        assert says not in invoke("run", "--methods", methods, *few, *more).output
+
+
+def test_a_wrapped_model_is_not_started_from_the_file_of_the_others(wrapped, trained, tmp_path):
+    options = ("--norm", "running", "--evaluate-only", "--init", f"{checkpoint(trained)},trained_on=x", "--jobs", 2)
+    result = run(tmp_path / "r", *options, "--protocols", "accuracy", methods=f"protonets,{wrapped}")
+    assert result.exit_code == 0, result.output
+    assert record(tmp_path / "r", "wrapped").training["pretraining"]["what"] == "wrapped model"
+    assert scores(record(tmp_path / "r")) == scores(record(trained))
+
+
+def test_a_wrapped_model_stands_next_to_rows_of_transfer(wrapped, tmp_path):
+    result = run(
+        tmp_path,
+        "--pretrain",
+        "classify,iterations=2,batch_size=8",
+        "--evaluate-only",
+        methods=f"nearest_mean,{wrapped}",
     )
-    methods = f"nearest_mean,{tmp_path / 'models.py'}:wrapped"
-    result = run(tmp_path, "--pretrain", "classify,iterations=2,batch_size=8", "--evaluate-only", methods=methods)
     assert result.exit_code == 0, result.output
     assert record(tmp_path, "nearest_mean").training["pretraining"]["what"] == "classification"
     assert record(tmp_path, "wrapped").training["pretraining"]["what"] == "wrapped model"
@@ -220,6 +269,21 @@ def test_a_model_that_no_seed_trains_is_one_model(tmp_path):
     assert sorted((r.method, r.seed) for r in store.load_all(tmp_path)) == [
         ("linear_probe", 3), ("protonets", 3), ("protonets", 4),
     ]  # fmt: skip
+
+
+def test_a_pre_training_that_diverges_names_its_own_setting(tmp_path):
+    rate = "classify,iterations=50,batch_size=8,learning_rate=1e30"
+    result = run(tmp_path, "--pretrain", rate, "--protocols", "accuracy", methods="nearest_mean")
+    assert result.exit_code == 1
+    assert "--pretrain classify,learning_rate=1e+29" in result.output
+    assert "--set" not in result.output
+
+
+def test_a_crop_that_may_leave_nothing_of_an_image_is_one_error(tmp_path):
+    for crop, message in ((28, "28x28 of them, and must be below 28, .* got 28"), (2.5, "crop")):
+        result = run(tmp_path, "--pretrain", f"classify,crop={crop}", methods="nearest_mean")
+        assert_one_error(result, message)
+    assert plan_trials(make_config(tmp_path, pretrain="classify", pretrain_settings={"crop": 27}))
 
 
 def test_a_network_without_parameters_is_not_trained_before(tmp_path):

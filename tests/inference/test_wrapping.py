@@ -13,6 +13,8 @@ from mlpip_bench.records import store
 from mlpip_bench.utils.errors import UserError
 
 MODELS = """
+    import functools
+
     import numpy as np
     import torch
     from torch import nn
@@ -56,6 +58,29 @@ MODELS = """
         return normed.train()(query_x)[:, :way]
 
 
+    def gives_more(support_x, support_y, query_x, way):
+        return torch.zeros(len(query_x), way), np.zeros(len(query_x))
+
+
+    def gives_twice(support_x, support_y, query_x, way):
+        return 2 * (np.zeros((len(query_x), way)),)
+
+
+    def gives_names(support_x, support_y, query_x, way):
+        return {"logits": torch.zeros(len(query_x), way)}
+
+
+    def gives_nothing(support_x, support_y, query_x, way):
+        torch.zeros(len(query_x), way)
+
+
+    more = mb.wrap(gives_more, outputs="logits", trained_on="nothing")
+    twice = mb.wrap(gives_twice, outputs="probabilities", trained_on="nothing")
+    names = mb.wrap(gives_names, outputs="logits", trained_on="nothing")
+    none = mb.wrap(gives_nothing, outputs="logits", trained_on="nothing")
+    # Two of the functions that have no name of their own.
+    unnamed = mb.wrap(lambda *task: of_too_many(*task), outputs="logits", trained_on="nothing")
+    part = mb.wrap(functools.partial(of_too_many), outputs="logits", trained_on="nothing")
     nan = mb.wrap(of_nan, outputs="logits", trained_on="nothing")
     too_many = mb.wrap(of_too_many, outputs="logits", trained_on="nothing")
     failing = mb.wrap(raises, outputs="logits", trained_on="nothing")
@@ -120,7 +145,7 @@ def test_records_and_tables_say_what_it_is(file, tmp_path):
     assert shown["array"]["norm"] == "own"
     assert shown["array"]["pretraining"] == "wrapped model: glyphs"
     assert shown["array"]["trained"] == "outside"
-    assert shown["array"]["budget"] == "quick, not trained"
+    assert shown["array"]["budget"] == "quick, no meta-training"
     assert shown["means"]["backbone"] == "Sequential"
     assert shown["Prototypical"]["backbone"] == "conv4"
     assert shown["Prototypical"]["pretraining"] == "none"
@@ -132,6 +157,15 @@ def test_records_and_tables_say_what_it_is(file, tmp_path):
         ("undeclared", "sum to .* If they are logits, say outputs='logits'"),
         ("nan", "of_nan gives NaN or infinity"),
         ("too_many", r"a number for each class, \(6, 5\); of_too_many gives \(6, 6\)"),
+        (
+            "more",
+            r"\(6, 5\), as one tensor or array; gives_more gives a tuple of Tensor, ndarray. Return the logits alone",
+        ),
+        ("twice", "gives_twice gives a tuple of ndarray, ndarray. Return the probabilities alone"),
+        ("names", "gives_names gives a dict. Return the logits alone"),
+        ("none", "gives_nothing gives None. Return the logits alone"),
+        ("unnamed", r"the lambda in line \d+ of my_models.py gives \(6, 6\)"),
+        ("part", r"of_too_many gives \(6, 6\)"),
         ("failing", "wrapped raises fails: KeyError: 'inside'"),
         ("moving", "running averages of Sequential change"),
         ("no_method", "must be a subclass of Method"),
@@ -178,11 +212,21 @@ def test_a_file_of_weights_is_part_of_the_key_and_of_the_record(file, tmp_path):
 def test_a_model_of_a_record_is_loaded_by_its_place(file, tmp_path):
     assert run(tmp_path, f"{file}:array").exit_code == 0
     (path,) = (tmp_path / "records" / "omni5w1s" / "array").glob("accuracy-*.json")
-    model = mlpip_bench.load(path)
+    model = mlpip_bench.load(path, trust_code=True)
     images = np.random.default_rng(0).random((4, 1, 28, 28))
     found = model.adapt(images[:2], ["a", "b"]).predict(images[2:])
     assert found.shape == (2, 2)
     assert np.allclose(found.sum(1), 1)
+
+
+def test_a_model_that_is_passed_has_the_name_of_its_function():
+    def zeros(support_x, support_y, query_x, way):
+        return torch.zeros(len(query_x), way)
+
+    for function, name in ((zeros, "zeros"), (lambda *task: zeros(*task), "Wrapped")):
+        plugin = mlpip_bench.wrap(function, outputs="logits", trained_on="nothing")
+        model = mlpip_bench.fit(plugin, "omni5w1s", source="procedural", test_tasks=2, settings={"validation_tasks": 2})
+        assert set(mlpip_bench.evaluate(model, "accuracy")["method"]) == {name}
 
 
 def test_autograd_is_on_for_models_that_adapt_themselves(tmp_path):
