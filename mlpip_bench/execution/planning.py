@@ -301,6 +301,11 @@ def _backbone(config: RunConfig, bench: BenchSpec, family: TaskFamily, data: Any
     settings = with_values(plugin.Settings, {**own, **config.backbone_settings}, name)
     spec = BackboneSpec(name, plugin, settings, family.input_shape(data))
     plugin.check(spec.input_shape, settings)
+    if config.init is not None and spec.outside is not None:
+        raise UserError(
+            f"parameters are of one file; --init names {config.init}, and --backbone {spec.outside.path}. Leave one of "
+            "them out: what --init names has those of the backbone, too."
+        )
     return spec
 
 

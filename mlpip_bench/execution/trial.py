@@ -211,8 +211,9 @@ class Trial:
     @functools.cached_property
     def pretraining_key(self) -> str:
         """Hash of all that decides the network of its pre-training, which methods, seeds and benches may share."""
-        parts = {name: self._parts[name] for name in ("numbers", "device", "backbone", "data", "task options")}
+        parts = {name: self._parts[name] for name in ("numbers", "device", "data", "task options")}
         parts |= {
+            "backbone": [self.backbone.name, key_of(self.backbone.unfrozen.settings)],
             "pretraining": key_of(self.pretraining),
             "numerics": key_of(self.numerics),
             "code": {plugin: code for plugin, code in self._parts["code"].items() if not plugin.startswith("method ")},
