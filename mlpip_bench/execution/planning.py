@@ -125,6 +125,7 @@ def plan_trials(
                         pretraining=pretraining,
                         init=init,
                         tested_on=tested_on[bench],
+                        training_classes=family.training_classes(source),
                         protocols=applicable,
                         protocol_settings={n: s for n, s in protocol_settings.items() if n in applicable},
                         code=codes(name, (bench.family, *elsewhere), spec.registered, applicable),
