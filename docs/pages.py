@@ -22,6 +22,7 @@ from mlpip_bench.evaluation import metrics
 from mlpip_bench.evaluation.protocol import SideBySideProtocol
 from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.inference.search import LogUniform, OneOf
+from mlpip_bench.utils.settings import fields_of
 
 # -- text ------------------------------------------------------------------------------------------------------------
 
@@ -156,8 +157,13 @@ def settings_table(settings: type) -> str:
     return table(
         ("setting", "type", "default", "meaning"),
         [
-            (code(name), shown_type(hints[name]), code(value), markdown(meanings.get(name, "")))
-            for name, value in dataclasses.asdict(settings()).items()
+            (
+                code(f.name),
+                shown_type(hints[f.name]),
+                code(getattr(settings(), f.name)),
+                markdown(meanings.get(f.name, "")),
+            )
+            for f in fields_of(settings)
         ],
     )
 
@@ -344,7 +350,7 @@ def backbone_page(name: str, plugin: Any) -> str:
         "Reference": markdown(plugin.reference),
         "Default of": ", ".join(f"[{code(family)}](../benches/{family}.md)" for family in own) or "no task family",
     }
-    fields = dataclasses.fields(plugin.Settings)
+    fields = fields_of(plugin.Settings)
     choice = f"{name},{fields[0].name}=VALUE" if fields else name
     return page(
         title,

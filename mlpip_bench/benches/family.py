@@ -180,6 +180,10 @@ class TaskFamily(abc.ABC):
         """Queries per class at test, where so many are asked for."""
         return asked
 
+    def training_classes(self, data: TaskSource) -> int | None:  # noqa: ARG002  # for those that override it
+        """How many classes the training tasks are cut out of; None where they are not cut out of classes."""
+        return None
+
     def test_classes(self, data: TaskSource) -> int | None:  # noqa: ARG002  # for those that override it
         """How many classes the test tasks are drawn from; None where they are not drawn from classes."""
         return None

@@ -50,6 +50,10 @@ class ImageFamily(TaskFamily):
         """That of its images."""
         return as_images(data).image_shape
 
+    def training_classes(self, data: TaskSource) -> int | None:
+        """Those of the training split, turned ones too that count as classes of their own."""
+        return as_images(data).splits["train"].num_classes if self.kind == "classification" else None
+
 
 class ImageClassification(ImageFamily):
     """Classes of images, disjoint between the splits; tasks are drawn anew without end."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -14,6 +13,7 @@ from mlpip_bench.benches.spec import grammar
 from mlpip_bench.cli.common import DataRoot, folded_table, out
 from mlpip_bench.utils.console import labeled
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.settings import fields_of
 
 list_app = typer.Typer(no_args_is_help=True, help="List what is installed.")
 
@@ -52,7 +52,7 @@ def _list(
 
 
 def _defaults(settings: type) -> str:
-    return ", ".join(f"{field.name}={getattr(settings(), field.name)!r}" for field in dataclasses.fields(settings))
+    return ", ".join(f"{field.name}={getattr(settings(), field.name)!r}" for field in fields_of(settings))
 
 
 @list_app.command("methods")

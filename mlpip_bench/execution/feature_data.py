@@ -20,36 +20,19 @@ from mlpip_bench.datasets.adding.array_files import FACTS
 from mlpip_bench.datasets.base import ClassImages, ImageDataset
 from mlpip_bench.execution import options
 from mlpip_bench.nn.backbone import Backbone, BackboneSpec, InputShape
-from mlpip_bench.nn.weights import load_strictly, read_weights
+from mlpip_bench.nn.weights import NOTHING, NetworkSettings
 from mlpip_bench.utils.choices import NORM_MODES, OWN_NORM, NormMode
 from mlpip_bench.utils.errors import UserError, cut, unknown_name
-from mlpip_bench.utils.files import sha256_of, write_atomically
+from mlpip_bench.utils.files import write_atomically
 from mlpip_bench.utils.npz import write_npz
 from mlpip_bench.utils.numerics import SCORED
 from mlpip_bench.utils.progress import Reporter
 from mlpip_bench.utils.seeding import seed_from
 from mlpip_bench.utils.settings import field_types, key_of, with_values
 
-NOTHING = "none"
-"""What a network with initial parameters was trained on."""
-
 _OF_A_TASK: tuple[NormMode, ...] = ("transductive", "metabn", "tasknorm")
 """Norms under which features of an image are other ones in another task."""
 _AT_ONCE = 256  # images of a pass
-_LONGEST = 200  # characters
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What a network that ships with the suite may be given, as one of a user's own has it among its settings.
-
-    Attributes:
-        weights: a file of them; None for initial parameters.
-        trained_on: what they saw.
-    """
-
-    weights: Path | None = None
-    trained_on: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,41 +79,27 @@ def extractor(text: str, norm: str, shape: InputShape, device: torch.device) -> 
         raise unknown_name("norm", norm, allowed)
     name, values = options.with_settings("backbone", text, "resnet12,trained_on=none")
     assert name is not None  # which is None for no text
-    plugin, of_training = registry.backbone(name), field_types(Trained)
-    is_own = of_training.keys() <= field_types(plugin.Settings).keys()  # a user's, which loads its weights itself
-    given = {} if is_own else {key: values.pop(key) for key in of_training if key in values}
+    plugin = registry.backbone(name)
     settings = with_values(plugin.Settings, values, name)
-    trained = settings if is_own else with_values(Trained, given, name)
-    _check_said(name, trained, is_own=is_own)
     spec = BackboneSpec(name, plugin, settings, shape)
-    used = spec.norm_used(norm)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_from("initialisation", 0))
-        network = spec.build(used)
-    if not is_own and trained.weights is not None:
-        load_strictly(network, read_weights(trained.weights), str(trained.weights))
-    facts = [f"norm {norm}"] * plugin.normalizes
-    facts += [f"weights {sha256_of(trained.weights)[:12]}"] if trained.weights is not None else []
-    chosen = [f"{key}={value}" for key, value in key_of(settings).items() if key not in of_training]
-    title = ",".join([name, *chosen]) + (f" ({', '.join(facts)})" if facts else "")
-    return Extractor(network.to(device).eval(), trained.trained_on, cut(title))
-
-
-def _check_said(name: str, trained: Any, *, is_own: bool) -> None:
-    """Refuse a network of which nobody says what it saw, or says what cannot be."""
-    if not trained.trained_on.strip():
+    outside = spec.outside
+    saw = outside.saw if outside else getattr(settings, "trained_on", NOTHING)
+    if not saw.strip():
         raise UserError(
             "what a result on features means depends on what their network was trained on; --backbone does not say it. "
             f"Add trained_on=TEXT, for example {name},weights=FILE,trained_on=ImageNet-1k, or trained_on={NOTHING} for "
             "initial parameters."
         )
-    if not trained.trained_on.isprintable() or len(trained.trained_on) > _LONGEST:
-        raise UserError(f"trained_on is a line of at most {_LONGEST} characters; got {cut(trained.trained_on)!r}.")
-    if trained.weights is None and trained.trained_on != NOTHING and not is_own:
-        raise UserError(
-            f"{name} has initial parameters, trained on nothing, unless weights are given; trained_on is "
-            f"{cut(trained.trained_on)!r}. Add weights=FILE, or use trained_on={NOTHING}."
-        )
+    used = spec.norm_used(norm)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_from("initialisation", 0))
+        network = spec.build(used)
+    facts = [f"norm {norm}"] * plugin.normalizes
+    facts += [f"weights {outside.sha256[:12]}"] if outside else []
+    of_training = field_types(NetworkSettings)
+    chosen = [f"{key}={value}" for key, value in key_of(settings).items() if key not in of_training]
+    title = ",".join([name, *chosen]) + (f" ({', '.join(facts)})" if facts else "")
+    return Extractor(network.to(device).eval(), saw, cut(title))
 
 
 def images_of(

@@ -136,6 +136,7 @@ def plan_trials(
                         pretraining=pretraining,
                         init=None if plugins[name].network_name else init,
                         tested_on=tested_on[bench],
+                        training_classes=family.training_classes(source),
                         protocols=applicable,
                         protocol_settings={n: s for n, s in protocol_settings.items() if n in applicable},
                         code=codes(name, (bench.family, *elsewhere), spec.registered, applicable),
@@ -312,6 +313,11 @@ def _backbone(config: RunConfig, bench: BenchSpec, family: TaskFamily, data: Any
     settings = with_values(plugin.Settings, {**own, **config.backbone_settings}, name)
     spec = BackboneSpec(name, plugin, settings, family.input_shape(data))
     plugin.check(spec.input_shape, settings)
+    if config.init is not None and spec.outside is not None:
+        raise UserError(
+            f"parameters are of one file; --init names {config.init}, and --backbone {spec.outside.path}. Leave one of "
+            "them out: what --init names has those of the backbone, too."
+        )
     return spec
 
 

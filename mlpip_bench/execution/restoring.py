@@ -197,6 +197,7 @@ def trial_of(record: Record) -> Trial:
         pretraining=Pretraining(**config["pretraining"]) if "pretraining" in config else None,
         init=Outside(**{**config["init"], "path": Path(config["init"]["path"])}) if "init" in config else None,
         tested_on=_tested_on(bench, data["test_on"]) if "test_on" in data else None,
+        training_classes=data.get("training_classes"),
     )
 
 

@@ -134,8 +134,8 @@ def why(standing: Standing, config: RunConfig) -> str:
 
 
 def _comparable(data: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides of data; older records do not count their test classes."""
-    return {name: value for name, value in data.items() if name != "test_classes"}
+    """What decides of data; older records do not count their classes."""
+    return {name: value for name, value in data.items() if name not in ("training_classes", "test_classes")}
 
 
 def _all_but_code(*parts: object) -> str:

@@ -111,6 +111,7 @@ class Trial:
         pretraining: how its backbone is trained before, in a training that trials share; None where it is not.
         init: the file of parameters that it starts from; None for initial ones.
         tested_on: what the test tasks are of, where it is not what the training tasks are of.
+        training_classes: how many classes its training tasks are cut out of; None where there are none.
         note: what else its title says.
     """
 
@@ -136,6 +137,7 @@ class Trial:
     pretraining: Pretraining | None = None
     init: Outside | None = None
     tested_on: TestedOn | None = None
+    training_classes: int | None = None
     protocol_settings: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
 
@@ -179,8 +181,8 @@ class Trial:
         if other := self.tested_on:
             test_family, test_data = other.family, other.data
             found["test_on"] = other.facts
-        test_classes = test_family.test_classes(test_data)
-        return found | ({} if test_classes is None else {"test_classes": test_classes})
+        counts = {"training_classes": self.training_classes, "test_classes": test_family.test_classes(test_data)}
+        return found | {name: count for name, count in counts.items() if count is not None}
 
     @property
     def _of_queries(self) -> dict[str, Any]:
@@ -211,8 +213,9 @@ class Trial:
     @functools.cached_property
     def pretraining_key(self) -> str:
         """Hash of all that decides the network of its pre-training, which methods, seeds and benches may share."""
-        parts = {name: self._parts[name] for name in ("numbers", "device", "backbone", "data", "task options")}
+        parts = {name: self._parts[name] for name in ("numbers", "device", "data", "task options")}
         parts |= {
+            "backbone": [self.backbone.name, key_of(self.backbone.unfrozen.settings)],
             "pretraining": key_of(self.pretraining),
             "numerics": key_of(self.numerics),
             "code": {plugin: code for plugin, code in self._parts["code"].items() if not plugin.startswith("method ")},
@@ -335,7 +338,14 @@ class Trial:
         """What its method is built for."""
         family = self.family
         return Problem(
-            self.backbone, self.norm, self.bench.way, family.kind, family.noise_std, family.inputs, family.kernel
+            self.backbone,
+            self.norm,
+            self.bench.way,
+            family.kind,
+            family.noise_std,
+            family.inputs,
+            family.kernel,
+            self.training_classes,
         )
 
     def streams(self) -> dict[str, Stream]:

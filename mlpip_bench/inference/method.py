@@ -60,6 +60,8 @@ class Problem:
         inputs: length of the vector ``x`` in reconstruction; else 0, since x is then what the backbone takes.
         kernel: covariance of the functions of a regression, of mean 0, where they are from a Gaussian process that is
             known; else None.
+        training_classes: how many classes the training tasks are cut out of: ``TaskBatch.classes`` are below it. None
+            where tasks are not cut out of classes.
     """
 
     backbone: BackboneSpec
@@ -69,6 +71,7 @@ class Problem:
     noise_std: float | None = None
     inputs: int = 0
     kernel: Kernel | None = None
+    training_classes: int | None = None
 
     @property
     def input_shape(self) -> InputShape:

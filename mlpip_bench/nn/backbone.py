@@ -6,8 +6,9 @@ import abc
 import contextlib
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -15,12 +16,12 @@ from torch import Tensor, nn
 
 from mlpip_bench.nn import accelerator
 from mlpip_bench.nn.normalization import Normalization, Statistics
-from mlpip_bench.nn.weights import Outside
+from mlpip_bench.nn.weights import NetworkSettings, Outside, load_strictly, read_weights
 from mlpip_bench.tasks.batch import TaskBatch
 from mlpip_bench.utils.choices import DEFAULT_NORM, NORM_MODES, NormMode
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.numerics import backbone_autocast
-from mlpip_bench.utils.settings import NoSettings, as_json
+from mlpip_bench.utils.settings import as_json
 
 InputShape: TypeAlias = tuple[int, int, int]
 """``(channel, height, width)`` of an image; ``(dimension, 1, 1)`` of a vector."""
@@ -41,7 +42,8 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
 
     Attributes:
         reference: where the network comes from.
-        Settings: frozen dataclass of the backbone's own settings, with defaults.
+        Settings: frozen dataclass of the backbone's own settings, with defaults; one of
+            :class:`~mlpip_bench.nn.weights.NetworkSettings` may be given weights, and be frozen.
         learns: whether it has parameters.
         normalizes: whether there is anything that the norm of a run changes.
         own_norm: whether it has ordinary batch norm, as networks of plain torch layers do: statistics of a batch in
@@ -50,7 +52,7 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
     """
 
     reference: ClassVar[str]
-    Settings: ClassVar[type] = NoSettings
+    Settings: ClassVar[type] = NetworkSettings
     learns: ClassVar[bool] = True
     normalizes: ClassVar[bool] = True
     own_norm: ClassVar[bool] = False
@@ -80,9 +82,29 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
         """
 
     @classmethod
-    def pretrained(cls, settings: Any) -> Outside | None:  # noqa: ARG003  # for those that override it
+    def pretrained(cls, settings: Any) -> Outside | None:
         """What its parameters were trained on before, somewhere else; None where they are initial ones."""
-        return None
+        named = isinstance(settings, NetworkSettings) and settings.weights is not None
+        return Outside.of(settings.weights, settings.trained_on) if named else None
+
+    def load_weights(self, path: Path) -> None:
+        """Set all parameters and buffers to those of a file.
+
+        Raises:
+            UserError: it cannot be read, or does not fit.
+        """
+        weights = read_weights(path)
+        try:
+            load_strictly(self, weights, str(path))
+        except UserError as error:
+            raise UserError(
+                f"{error} They are what state_dict() of the whole backbone has, under the same settings and the same "
+                f"norm (here {self.norm_mode})."
+            ) from error
+
+    def train(self, mode: bool = True) -> Self:
+        """A frozen network stays as it is at test, whatever the method around it does."""
+        return super().train(mode and not is_frozen(self.settings))
 
     @abc.abstractmethod
     def forward(
@@ -143,6 +165,11 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
         with backbone_autocast(x.device):
             features, statistics = super().__call__(x, support)
         return features.to(x.dtype), statistics
+
+
+def is_frozen(settings: Any) -> bool:
+    """Whether training leaves a network with these settings as it is."""
+    return isinstance(settings, NetworkSettings) and settings.frozen
 
 
 class _OnePass:
@@ -213,6 +240,8 @@ class BackboneSpec:
     plugin: type[Backbone]
     settings: Any
     input_shape: InputShape
+    _fitting: set[NormMode] = field(default_factory=set, init=False, repr=False, compare=False)
+    """Norms under which its file of weights is known to fit."""
 
     @property
     def registered(self) -> str:
@@ -224,15 +253,27 @@ class BackboneSpec:
         """What its parameters were trained on before, somewhere else."""
         return self.plugin.pretrained(self.settings)
 
+    @property
+    def unfrozen(self) -> BackboneSpec:
+        """The same network, as one that is trained."""
+        return replace(self, settings=replace(self.settings, frozen=False)) if is_frozen(self.settings) else self
+
     def build(self, norm: NormMode, *, dropout: bool = False) -> Backbone:
-        """A module with initial parameters."""
-        return self.plugin(self.input_shape, self.settings, norm, dropout=dropout)
+        """A module with initial parameters, or those of the file that its settings name.
+
+        Raises:
+            UserError: the file cannot be read, or does not fit.
+        """
+        network = self.plugin(self.input_shape, self.settings, norm, dropout=dropout)
+        if isinstance(self.settings, NetworkSettings) and self.settings.weights is not None:
+            network.load_weights(self.settings.weights)
+        return network.requires_grad_(False).train() if is_frozen(self.settings) else network
 
     def norm_used(self, asked: NormMode) -> NormMode:
         """The norm of the network where a run asks for one: the default stands for any where nothing is normalized.
 
         Raises:
-            UserError: its own is asked for, and it brings none.
+            UserError: its own is asked for, and it brings none; or its weights do not fit.
         """
         if asked == "own" and not self.plugin.own_norm:
             raise UserError(
@@ -240,12 +281,18 @@ class BackboneSpec:
                 f"{', '.join(NORM_MODES)}."
             )
         self.plugin.check_norm(self.input_shape, self.settings, asked)
-        return asked if self.plugin.normalizes else DEFAULT_NORM
+        used = asked if self.plugin.normalizes else DEFAULT_NORM
+        if self.outside is not None and used not in self._fitting:
+            with torch.random.fork_rng(devices=[]):
+                self.build(used)
+            self._fitting.add(used)
+        return used
 
     @property
     def spec(self) -> dict[str, Any]:
-        """All settings as JSON values."""
-        return as_json(self.settings)
+        """All settings as JSON values, without those of every network that nobody has set."""
+        usual = as_json(NetworkSettings())
+        return {n: value for n, value in as_json(self.settings).items() if n not in usual or value != usual[n]}
 
 
 class NoBackbone(Backbone):

@@ -19,19 +19,15 @@ from torch import nn
 
 from mlpip_bench.nn.backbone import InputShape
 from mlpip_bench.nn.network import NetworkBackbone
-from mlpip_bench.nn.normalization import Statistics
-from mlpip_bench.nn.weights import Outside, load_strictly, read_weights
+from mlpip_bench.nn.weights import NetworkSettings, load_strictly, read_weights
 from mlpip_bench.utils.choices import OWN_NORM, NormMode
 from mlpip_bench.utils.errors import TrialError, UserError, one_line
 from mlpip_bench.utils.places import object_at
 from mlpip_bench.utils.process_state import no_end
+from mlpip_bench.utils.settings import field_types
 
-_OF_EVERY_NETWORK: dict[str, tuple[Any, Any]] = {
-    "frozen": (bool, False),
-    "weights": (Path | None, None),
-    "trained_on": (str, ""),
-}
-"""Settings that the suite adds: whether it stays as it is in training, a file of weights, and what they saw."""
+_OF_EVERY_NETWORK = tuple(field_types(NetworkSettings))
+"""Settings that the suite adds."""
 
 
 class OwnNetwork(NetworkBackbone):
@@ -46,11 +42,6 @@ class OwnNetwork(NetworkBackbone):
     place: ClassVar[str]
     takes_shape: ClassVar[bool]
     _tried: ClassVar[set[tuple[InputShape, Any, NormMode]]]
-
-    def __init__(self, input_shape: InputShape, settings: Any, norm: NormMode, *, dropout: bool = False) -> None:
-        super().__init__(input_shape, settings, norm, dropout=dropout)
-        if settings.frozen:
-            self.requires_grad_(False).train(self.training)
 
     @classmethod
     def check(cls, input_shape: InputShape, settings: Any) -> None:
@@ -81,11 +72,6 @@ class OwnNetwork(NetworkBackbone):
                 raise UserError(str(error)) from error
             raise
 
-    @classmethod
-    def pretrained(cls, settings: Any) -> Outside | None:
-        """The file of weights, if there is one."""
-        return None if settings.weights is None else Outside.of(settings.weights, settings.trained_on)
-
     def build_network(self) -> nn.Module:
         """What the user's function returns, with the weights of a file if there is one."""
         chosen = {name: value for name, value in vars(self.settings).items() if name not in _OF_EVERY_NETWORK}
@@ -102,17 +88,8 @@ class OwnNetwork(NetworkBackbone):
             load_strictly(network, read_weights(self.settings.weights), str(self.settings.weights))
         return network
 
-    def train(self, mode: bool = True) -> OwnNetwork:
-        """A frozen network stays as it is at test."""
-        super().train(mode)
-        if self.settings.frozen and hasattr(self, "network"):
-            self.network.eval()
-        return self
-
-    def move_averages(self, statistics: Statistics) -> None:
-        """Not those of a frozen network."""
-        if not self.settings.frozen:
-            super().move_averages(statistics)
+    def load_weights(self, path: Path) -> None:
+        """Nothing is left to do: they are those of the user's network, before its batch norm became the run's."""
 
     @torch.no_grad()
     def _check_alone(self) -> None:
@@ -189,16 +166,11 @@ def _settings(build: Callable[..., Any], place: str) -> tuple[bool, type]:
                 f"{', '.join(_OF_EVERY_NETWORK)} are settings of every network of your own; {place} has a parameter "
                 f"{parameter.name}. Rename it."
             )
-    fields = {p.name: (hints.get(p.name, type(p.default)), p.default) for p in others} | _OF_EVERY_NETWORK
     made = dataclasses.make_dataclass(
         "Settings",
-        [(name, kind, dataclasses.field(default=default)) for name, (kind, default) in fields.items()],
+        [(p.name, hints.get(p.name, type(p.default)), dataclasses.field(default=p.default)) for p in others],
+        bases=(NetworkSettings,),
         frozen=True,
-        namespace={"__post_init__": _check_weights},
+        namespace={"may_bring_weights": True},
     )
     return takes_shape, made
-
-
-def _check_weights(settings: Any) -> None:
-    if settings.weights is not None and not settings.trained_on.strip():
-        raise ValueError("weights need trained_on, the data that they were trained on (trained_on='ImageNet-1k')")

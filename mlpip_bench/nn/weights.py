@@ -6,13 +6,47 @@ import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from mlpip_bench.utils.errors import UserError, one_line
+from mlpip_bench.utils.errors import UserError, cut, one_line
 from mlpip_bench.utils.files import open_file, sha256_of
+
+NOTHING = "none"
+"""What initial parameters were trained on."""
+
+_LONGEST = 200  # characters
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSettings:
+    """Settings of every network, in addition to those of its own class.
+
+    Attributes:
+        weights: a file of them, a state dict of torch or safetensors; ``None`` for initial parameters.
+        trained_on: what they saw.
+        frozen: whether training leaves the network as it is, its running averages too.
+    """
+
+    weights: Path | None = None
+    trained_on: str = ""
+    frozen: bool = False
+
+    may_bring_weights: ClassVar[bool] = False
+    """Whether code that builds it may load weights by itself, which ``trained_on`` then says alone."""
+
+    def __post_init__(self) -> None:
+        if not self.trained_on.isprintable() or len(self.trained_on) > _LONGEST:
+            raise ValueError(f"trained_on is a line of at most {_LONGEST} characters; got {cut(self.trained_on)!r}")
+        if self.weights is not None and not self.trained_on.strip():
+            raise ValueError("weights need trained_on, the data that they were trained on (trained_on='ImageNet-1k')")
+        if self.weights is None and self.trained_on not in ("", NOTHING) and not self.may_bring_weights:
+            raise ValueError(
+                f"trained_on says what weights saw, and initial parameters saw nothing; got {self.trained_on!r}. Add "
+                f"weights=FILE, or use trained_on={NOTHING}"
+            )
 
 
 @dataclass(frozen=True)

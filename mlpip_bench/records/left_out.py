@@ -17,6 +17,9 @@ DEFAULTS: Mapping[str, object] = MappingProxyType(
         "step_size": 0,
         "gamma": 0.1,
         "warmup": 0,
+        "backbone.weights": None,
+        "backbone.trained_on": "",
+        "backbone.frozen": False,
         "data.rotations": "on",
         "query_concentration": "none",
     }

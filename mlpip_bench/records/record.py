@@ -103,8 +103,8 @@ class Record:
     Attributes:
         key: hash of all that decides the numbers: configuration, data fingerprint, seed, version.
         config: the resolved configuration: ``norm``, ``preset``, ``iterations``, ``settings`` and so on.
-        data: ``name``, ``source``, ``fingerprint`` and ``options`` of the data set; ``test_classes``, how many the
-            test tasks are drawn from, where there are classes.
+        data: ``name``, ``source``, ``fingerprint`` and ``options`` of the data set; ``training_classes`` and
+            ``test_classes``, how many the tasks of each are drawn from, where there are classes.
         backbone: ``name``, ``spec`` (all settings) and ``input_shape`` of the network from inputs to features.
         inductive: whether each query was predicted without sight of the others.
         device: ``cpu`` or ``cuda``; of imported scores what their user says, else ``outside``.

@@ -83,6 +83,7 @@ class _TestData(_DataSet):
 
 
 class _Data(_DataSet):
+    training_classes: Size | None = None
     test_classes: Size | None = None
     test_on: _TestData | None = None
 

@@ -112,7 +112,8 @@ class Case:
         way, noise_std = (WAY, None) if self.kind == "classification" else (1, NOISE_STD)
         inputs = 2 if self.kind == "reconstruction" else 0
         kernel = LinearKernel(bias_variance=0.0) if self.kind == "regression" else None
-        problem = Problem(self.backbone, norm, way, self.kind, noise_std, inputs, kernel)
+        classes = WAY if self.kind == "classification" else None
+        problem = Problem(self.backbone, norm, way, self.kind, noise_std, inputs, kernel, classes)
         method = self.plugin(problem, settings).double()
         with torch.no_grad():
             for parameter in trained_parameters(method).values():

@@ -133,7 +133,7 @@ class _Classifier(Method[Delta]):
 
     def __init__(self, problem: Problem, settings: Pretraining, classes: int) -> None:
         super().__init__(problem, settings)
-        self.backbone = problem.build_backbone()
+        self.backbone = problem.backbone.unfrozen.build(problem.norm)
         features = self.backbone.features
         self.head: nn.Module = (
             _Cosine(features, classes, settings.scale) if settings.head == "cosine" else nn.Linear(features, classes)

@@ -44,7 +44,12 @@ def with_values(settings: type, values: Mapping[str, Any], owner: str) -> Any:
 def field_types(settings: type) -> dict[str, Any]:
     """The types of a dataclass's fields, by name; what else the class has is no setting."""
     hints = get_type_hints(settings)
-    return {field.name: hints[field.name] for field in dataclasses.fields(settings)}
+    return {field.name: hints[field.name] for field in fields_of(settings)}
+
+
+def fields_of(settings: type) -> list[dataclasses.Field[Any]]:
+    """A dataclass's fields, those of its own before what it shares with others, which are named when they are given."""
+    return sorted(dataclasses.fields(settings), key=lambda field: bool(field.kw_only))
 
 
 def checked_value(types: Mapping[str, Any], name: str, value: Any, owner: str) -> Any:

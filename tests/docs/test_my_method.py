@@ -14,7 +14,7 @@ from pictures import write_classes
 
 PAGE = (REPOSITORY / "docs" / "my-method.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
-FILES = {"my_models.py": BLOCKS[0], "my_method.py": BLOCKS[-1]}
+FILES = {"my_models.py": BLOCKS[0], "my_method.py": "\n\n".join(BLOCKS[-2:])}
 COMMANDS = [shlex.split(block.replace("\\\n", ""))[3:] for block in re.findall(r"^```sh\n(.*?)^```", PAGE, re.M | re.S)]
 
 

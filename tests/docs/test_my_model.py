@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from builders import REPOSITORY, budget, invoke, make_config
+from builders import BUDGET, REPOSITORY, budget, invoke, make_config
 from mlpip_bench import registry
 from mlpip_bench.execution.planning import plan_trials
 from mlpip_bench.inference.pretraining import Pretraining
@@ -18,6 +18,7 @@ from pictures import write_classes
 
 PAGE = (REPOSITORY / "docs" / "my-model.md").read_text(encoding="utf-8")
 NETWORK = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)[0]
+(SAVED,) = (code for code in re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S) if "conv4.pt" in code)
 FIRST = PAGE.partition("## Use what was trained")[0]
 COMMANDS = [
     shlex.split(block.replace("\\\n", ""))[3:] for block in re.findall(r"^```sh\n(.*?)^```", FIRST, re.M | re.S)
@@ -33,6 +34,8 @@ def test_the_commands_of_the_page_work(command, tmp_path, monkeypatch):
     torch.save(network.state_dict(), tmp_path / "my_network.pt")
     (trial,) = plan_trials(make_config())
     torch.save(trial.build_method().state_dict(), tmp_path / "protonets.pt")
+    if "conv4.pt" in command[-1]:
+        exec(SAVED.replace('norm="running"', f'norm="running", source="procedural", settings={dict(BUDGET)}'), {})
     result = invoke(*command, "--source", "procedural", *budget(), "--protocols", "accuracy")
     assert result.exit_code == 0, result.output
     assert "0 failed" in result.output

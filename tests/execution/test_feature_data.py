@@ -131,11 +131,11 @@ def test_a_file_of_features_becomes_the_same_data(root):
 
 def test_features_of_stand_ins_stay_stand_ins(root):
     given = ("--source", "procedural", "--norm", "layer")
-    done(features(root, "identity,trained_on=none", *given, "--as", "glyph-pixels", bench="omni5w1s"))
+    done(features(root, "identity", *given, "--as", "glyph-pixels", bench="omni5w1s"))
     assert load_bench("glyph-pixels5w1s", data_root=root).data.source == "procedural"
     with pytest.raises(UserError, match="glyph-pixels is procedural"):
         load_bench("glyph-pixels5w1s", data_root=root, source="real")
-    done(features(root, "identity,trained_on=none", *given, "--to", "f.npz", bench="omni5w1s"))
+    done(features(root, "identity", *given, "--to", "f.npz", bench="omni5w1s"))
     with np.load("f.npz") as file:
         assert str(file["source"]) == "procedural"
 
@@ -196,5 +196,5 @@ def test_where_features_go_is_one_place(root):
         assert result.exit_code == 2
         assert says in result.output
     done(features(root, OWN, "--as", "vectors"))
-    again = features(root, "identity,trained_on=none", "--to", "f.npz", bench="vectors3w1s")
+    again = features(root, "identity", "--to", "f.npz", bench="vectors3w1s")
     assert "vectors3w1s has vectors already" in again.output

@@ -17,13 +17,14 @@ from mlpip_bench.nn.backbone import Backbone, InputShape
 from mlpip_bench.nn.conv_block import ConvBlock
 from mlpip_bench.nn.layers import mlp
 from mlpip_bench.nn.normalization import Moments, Statistics, cat_statistics, task_statistics
+from mlpip_bench.nn.weights import NetworkSettings
 from mlpip_bench.utils.choices import OWN_NORM, NormMode
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.numerics import backbone_autocast
 
 
 @dataclass(frozen=True)
-class Conv4Settings:
+class Conv4Settings(NetworkSettings):
     """Shape of the network.
 
     Attributes:
@@ -41,6 +42,7 @@ class Conv4Settings:
     last: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (
             min(self.blocks, self.channels) < 1
             or not 0 <= self.dropout < 1
@@ -55,7 +57,7 @@ class Conv4Settings:
 
 
 @dataclass(frozen=True)
-class Conv4x512Settings:
+class Conv4x512Settings(NetworkSettings):
     """Shape of the network with wider blocks.
 
     Attributes:
@@ -69,6 +71,7 @@ class Conv4x512Settings:
     last: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.widths or min(self.widths) < 1 or not 0 <= self.dropout < 1 or (self.last or 1) < 1:
             raise ValueError(f"widths and last must be at least 1, dropout from 0 to below 1; got {self}")
 

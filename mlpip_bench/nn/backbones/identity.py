@@ -17,6 +17,7 @@ class Identity(Backbone):
     """Inputs as they are, flattened; nothing is normalized."""
 
     reference = "none: the identity"
+    Settings = NoSettings
     learns = False
     normalizes = False
 

@@ -14,11 +14,12 @@ from torch.nn import functional as F
 from mlpip_bench.nn.backbone import Backbone, InputShape
 from mlpip_bench.nn.layers import Linear, mlp
 from mlpip_bench.nn.normalization import Statistics
+from mlpip_bench.nn.weights import NetworkSettings
 from mlpip_bench.utils.choices import NormMode
 
 
 @dataclass(frozen=True)
-class MLPSettings:
+class MLPSettings(NetworkSettings):
     """Shape of the network.
 
     Attributes:
@@ -33,6 +34,7 @@ class MLPSettings:
     activation: Literal["elu", "relu"] = "elu"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if min(self.layers, self.features) < 1:
             raise ValueError(f"layers and features must be at least 1; got {self.layers}, {self.features}")
 

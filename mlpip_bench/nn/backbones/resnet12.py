@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from mlpip_bench.nn.backbone import InputShape
 from mlpip_bench.nn.network import NetworkBackbone
+from mlpip_bench.nn.weights import NetworkSettings
 from mlpip_bench.utils.errors import UserError
 
 SLOPE = 0.1
@@ -18,7 +19,7 @@ SLOPE = 0.1
 
 
 @dataclass(frozen=True)
-class ResNet12Settings:
+class ResNet12Settings(NetworkSettings):
     """Shape of the network.
 
     Attributes:
@@ -35,6 +36,7 @@ class ResNet12Settings:
     pooled: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.channels or min(*self.channels, self.drop_side, 1) < 1 or not 0 <= self.drop_block < 1:
             raise ValueError(f"channels and drop_side must be at least 1, drop_block from 0 to below 1; got {self}")
 

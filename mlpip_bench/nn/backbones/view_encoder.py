@@ -12,11 +12,12 @@ from torch.nn import functional as F
 from mlpip_bench.nn.backbone import Backbone, InputShape
 from mlpip_bench.nn.layers import channels_innermost, mlp, truncated_xavier_
 from mlpip_bench.nn.normalization import Statistics
+from mlpip_bench.nn.weights import NetworkSettings
 from mlpip_bench.utils.choices import NormMode
 
 
 @dataclass(frozen=True)
-class ViewEncoderSettings:
+class ViewEncoderSettings(NetworkSettings):
     """Shape of the network.
 
     Attributes:
@@ -28,6 +29,7 @@ class ViewEncoderSettings:
     channels: int = 64
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if min(self.blocks, self.channels) < 1:
             raise ValueError(f"blocks and channels must be at least 1; got {self.blocks}, {self.channels}")
 
