@@ -15,6 +15,7 @@ from mlpip_bench import registry
 from mlpip_bench.cli.common import DataRoot, err, folded_table, out
 from mlpip_bench.utils.console import labeled
 from mlpip_bench.utils.errors import UserError
+from mlpip_bench.utils.places import is_place
 
 if TYPE_CHECKING:
     from mlpip_bench.inference.method import TaskKind
@@ -27,7 +28,10 @@ CHECK_EXAMPLES = (
 
 
 def check(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Methods (see: list methods).")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Methods (see: list methods), or FILE.py:NAME of your own."),
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All installed methods.")] = False,
     bench: Annotated[
         str | None,
@@ -47,6 +51,7 @@ def check(
     plugins, broken = {}, {}
     for name in registry.method_names() if everything else names or ():
         try:
+            name = registry.method_at(name) if is_place(name) else name
             plugins[name] = registry.method(name)
         except UserError as error:  # somebody's broken plugin hides no other
             if not everything:

@@ -201,6 +201,7 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
         search_space: what ``run --tune`` draws from: fields of ``Settings`` or of the training plan, but none of the
             budget; a subclass names its own as ``{**Method.search_space, "scale": LogUniform(0.1, 10)}``.
         xfail_checks: conformance checks that the method fails by its nature, with the reason.
+        in_float32: whether it computes in float32, in whatever precision it is asked.
     """
 
     reference: ClassVar[str]
@@ -216,6 +217,7 @@ class Method(nn.Module, abc.ABC, Generic[Psi]):
     presets: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
     search_space: ClassVar[Space] = {"learning_rate": LogUniform(1e-4, 1e-2)}
     xfail_checks: ClassVar[Mapping[str, str]] = {}
+    in_float32: ClassVar[bool] = False
 
     def __init__(self, problem: Problem, settings: Any) -> None:
         super().__init__()

@@ -44,7 +44,7 @@ def wrap(
     Args:
         function: called with a task's ``support_x`` ``[point, channel, height, width]`` in [0, 1], ``support_y``
             ``[point]``, ``query_x`` and the number of classes ``way``; gives ``[point, way]``, a tensor or an array.
-            Autograd is on.
+            Images are in float32, and autograd is on.
         outputs: what it gives.
         trained_on: the data that it was trained on, for tables; ``nothing`` if none.
         backbone: what its network is, for tables; left out, the class of ``network``.
@@ -120,6 +120,7 @@ class Wrapped(Method[SupportSet]):
     reference = "none: a model of its user's own"
     psi = "the support set itself; the function infers what it needs with each question"
     trainable = False
+    in_float32 = True
     function: ClassVar[Callable[..., Any]]
     title: ClassVar[str]
     outputs: ClassVar[Outputs]
@@ -181,7 +182,7 @@ class Wrapped(Method[SupportSet]):
         rule = f"a wrapped function gives a row for each query with a number for each class, {shape}"
         try:
             with torch.enable_grad():
-                given = cls.function(support_x, support_y, query_x, way)
+                given = cls.function(support_x.float(), support_y, query_x.float(), way)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # whatever somebody's code raises

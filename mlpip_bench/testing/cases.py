@@ -27,6 +27,7 @@ KINDS: tuple[TaskKind, ...] = get_args(TaskKind)
 WAY = 3
 NOISE_STD = 2.0
 ROUNDING = 1e-7
+ROUNDING_FLOAT32 = 1e-4
 QUADRATURE = 2e-2  # of a probability, which a few thousand samples at evaluation leave
 MANY_SAMPLES = 2048
 RELABELED = 1e-4  # of a probability: a class is no nearer to a dimension of fixed points than the others
@@ -70,6 +71,11 @@ class Case:
     def shape(self) -> InputShape:
         """Of inputs of the backbone; of images in reconstruction."""
         return self.bench_shape or _SHAPES[self.kind]
+
+    @property
+    def rounding(self) -> float:
+        """How far apart two answers may be that should be one; inputs are in float64."""
+        return ROUNDING_FLOAT32 if self.plugin.in_float32 else ROUNDING
 
     @property
     def backbone(self) -> BackboneSpec:

@@ -47,9 +47,9 @@ def mean_loss(method: Method[Any], batch: TaskBatch, draws: int = 16) -> tuple[f
     return float(np.mean(losses)), float(np.var(losses, ddof=1)) / len(losses)
 
 
-def assert_same_loss(got: tuple[float, float], expected: tuple[float, float], what: str) -> None:
+def assert_same_loss(got: tuple[float, float], expected: tuple[float, float], what: str, tolerance: float) -> None:
     """Equal up to the noise of both."""
-    explained = 5 * math.sqrt(got[1] + expected[1]) + ROUNDING * max(1.0, abs(expected[0]))
+    explained = 5 * math.sqrt(got[1] + expected[1]) + tolerance * max(1.0, abs(expected[0]))
     if not abs(got[0] - expected[0]) <= explained:
         raise CheckFailedError(
             f"{what}: the loss is {got[0]:.4g} instead of {expected[0]:.4g}, where {explained:.1g} can be explained"

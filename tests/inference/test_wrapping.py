@@ -10,6 +10,7 @@ from torch import nn
 import mlpip_bench
 from builders import assert_one_error, budget, invoke
 from mlpip_bench.records import store
+from mlpip_bench.testing import assert_conforms
 from mlpip_bench.utils.errors import UserError
 
 MODELS = """
@@ -110,6 +111,24 @@ def scores(results, method: str, metric: str) -> list[float]:
         if (record.method, score.metric, score.model) == (method, metric, "best")
     )
     return list(found)
+
+
+def test_a_network_in_float32_passes_the_checks():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 8)).eval()
+
+    def of_means(support_x, support_y, query_x, way):
+        support, query = network(support_x), network(query_x)
+        means = torch.stack([support[support_y == label].mean(0) for label in range(way)])
+        return -torch.cdist(query, means).square() / 2
+
+    assert_conforms(mlpip_bench.wrap(of_means, outputs="logits", trained_on="nothing", network=network))
+
+
+def test_it_is_checked_by_its_place(file):
+    result = invoke("check", f"{file}:means", "--bench", "omni5w1s")
+    assert result.exit_code == 0, result.output
+    assert_one_error(invoke("check", f"{file}:no_method"), "no_method")
 
 
 def test_it_has_the_scores_of_the_method_that_it_is(file, tmp_path):

@@ -67,7 +67,7 @@ def _mean_over_tasks(case: Case, method: Method[Any]) -> None:
     alone = [mean_loss(method, batch.task(t)) for t in tasks]
     mean = sum(m for m, _ in alone) / len(alone)
     variance = sum(v for _, v in alone) / len(alone) ** 2
-    assert_same_loss(mean_loss(method, batch), (mean, variance), "tasks together and alone")
+    assert_same_loss(mean_loss(method, batch), (mean, variance), "tasks together and alone", case.rounding)
     for t in tasks:  # under the same noise, so that even a small share shows
         if seeded_loss(method, with_task_replaced(batch, case.batch(seed=1), t)).equal(seeded_loss(method, batch)):
             raise CheckFailedError(f"another task {t} does not change the loss")
@@ -82,7 +82,7 @@ def loss_mean_over_points(case: Case) -> None:
 def _mean_over_points(case: Case, method: Method[Any]) -> None:
     batch = case.batch()
     twice = dataclasses.replace(batch, query=select(batch.query, list(range(batch.query.y.shape[1])) * 2))
-    assert_same_loss(mean_loss(method, twice), mean_loss(method, batch), "each query twice")
+    assert_same_loss(mean_loss(method, twice), mean_loss(method, batch), "each query twice", case.rounding)
 
 
 def _despite_batch_norm(case: Case, run: Callable[[Case, Method[Any]], None]) -> None:
@@ -268,7 +268,12 @@ def state_round_trip(case: Case) -> None:
         raise CheckFailedError(
             f"a fresh instance does not take the state of a trained one, as a buffer that holds a task has it: {error}"
         ) from error
-    assert_same(case.predict(fresh.eval(), batch), case.predict(method, batch), "a fresh instance with the same state")
+    assert_same(
+        case.predict(fresh.eval(), batch),
+        case.predict(method, batch),
+        "a fresh instance with the same state",
+        case.rounding,
+    )
 
 
 @check("regression")
