@@ -127,7 +127,7 @@ def test_a_network_of_a_file_is_trained_named_and_loaded_again(file, tmp_path):
     assert record["environment"]["code"]["plugins"] == {
         f"backbone {file}:build": plugin_code("backbone", f"{file}:build")
     }
-    model = mlpip_bench.load(records[0])
+    model = mlpip_bench.load(records[0], trust_code=True)
     assert model.method.backbone.network[0][0].weight.shape == (2, 1, 3, 3)
 
 
@@ -297,4 +297,4 @@ def test_a_record_whose_weights_have_changed_says_so(file, tmp_path, monkeypatch
             assert run(tmp_path, f"{file}:build,weights=w.pt,trained_on=x", "--protocols", "accuracy").exit_code == 0
     path = next((tmp_path / "runs").rglob("accuracy-*.json"))
     with pytest.raises(UserError, match=r"w\.pt has SHA-256 .* and had .* Put that file back"):
-        mlpip_bench.load(path)
+        mlpip_bench.load(path, trust_code=True)
