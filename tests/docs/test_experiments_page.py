@@ -194,13 +194,36 @@ def sinusoid_rows() -> list[str]:
     return rows
 
 
-PAGES = {"precision": "timing.md", "sinusoid": "regression.md"}
+TRANSFER = ("nearest_mean", "linear_probe", "baseline", "baseline_pp", "finetune")
+META_LEARNERS = ("protonets", "versa", "maml")
+
+
+def transfer_cell(backbone: str, bench: str, method: str, metric: str, digits: int, factor: float) -> str:
+    """The best model's score, where there is a record yet."""
+    of = [r for r in load("transfer") if (r.backbone["name"], r.bench, r.method) == (backbone, bench, method)]
+    return shown(score(of, metric, protocol=metric), digits, factor) if of else ""
+
+
+def transfer_rows() -> list[str]:
+    rows = []
+    for backbone in ("conv4", "resnet12"):
+        for method in (*TRANSFER, *META_LEARNERS):
+            cells = []
+            for bench in ("tiny5w1s", "tiny5w5s"):
+                cells.append(transfer_cell(backbone, bench, method, "accuracy", 2, 100))
+                cells.append(transfer_cell(backbone, bench, method, "nll", 3, 1))
+            rows.append(row(f"`{backbone}`", f"`{method}`", *cells))
+    return rows
+
+
+PAGES = {"precision": "timing.md", "sinusoid": "regression.md", "transfer": "findings.md"}
 TABLES = {
     "icons": icon_rows,
     "kanji": kanji_rows,
     "furniture": lambda: view_rows("furniture"),
     "sinusoid": sinusoid_rows,
     "precision": precision_rows,
+    "transfer": transfer_rows,
     "toy": toy_rows,
     "samples": sample_rows,
     "versatility": versatility_rows,
