@@ -104,5 +104,7 @@ def _parts(file: bytes) -> tuple[dict[str, Any], memoryview]:
         found: Any = parsed(file[8 : 8 + length].decode())
     except ValueError as error:
         raise ValueError("it is no safetensors file") from error
-    metadata = found.get("__metadata__", {}) if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        raise ValueError("it is no safetensors file")
+    metadata = found.get("__metadata__", {})
     return metadata if isinstance(metadata, dict) else {}, memoryview(file)[8 + length :]

@@ -74,7 +74,7 @@ class Case:
 
     @property
     def rounding(self) -> float:
-        """How far apart two answers may be that should be one; inputs are in float64."""
+        """How much two answers may differ that should be one; inputs are in float64."""
         return ROUNDING_FLOAT32 if self.plugin.in_float32 else ROUNDING
 
     @property

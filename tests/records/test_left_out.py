@@ -9,6 +9,7 @@ import pytest
 from builders import invoke, make_record, make_scores
 from mlpip_bench.benches.families.omniglot import OmniglotOptions
 from mlpip_bench.inference.method import TrainingPlan
+from mlpip_bench.nn.weights import NetworkSettings
 from mlpip_bench.records import store
 from mlpip_bench.records.left_out import DEFAULTS
 from mlpip_bench.reporting.figures.style import labeled
@@ -30,6 +31,7 @@ def test_the_defaults_are_those_of_all_options_that_a_record_may_leave_out():
     options += [f for f in dataclasses.fields(Numerics) if NO_KEY not in f.metadata]
     rotations = next(f for f in dataclasses.fields(OmniglotOptions) if f.name == "rotations")
     assert dict(DEFAULTS) == {f.name: default_of(f) for f in options} | {
+        **{f"backbone.{f.name}": default_of(f) for f in dataclasses.fields(NetworkSettings)},
         "data.rotations": default_of(rotations),
         "query_concentration": "none",  # RunConfig's None, in a table's words
     }
