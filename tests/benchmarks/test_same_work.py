@@ -38,6 +38,7 @@ def with_equal_parameters(method: Method, network: nn.Module) -> list[tuple[nn.P
 
 def assert_equal_gradients(pairs: list[tuple[nn.Parameter, nn.Parameter]], tolerance: float = 1e-6) -> None:
     for own, other in pairs:
+        # The last shift moves all features by the same, and squared distances not at all: its gradient is a small remainder.
         error = (own.grad.reshape(other.shape) - other.grad).norm() / own.grad.norm()
         assert error < tolerance, f"a gradient of shape {tuple(other.shape)} differs by {error:.1e}"
 
@@ -56,7 +57,7 @@ def test_maml_has_the_suites_loss_and_gradient(peer, steps):
     loss = method.train().loss(batch)
     loss.backward()
     assert add_gradients(MAML[peer], network, batch, steps) == pytest.approx(loss.item(), rel=1e-9)
-    assert_equal_gradients(pairs, 1e-2 if peer == "torch.func" else 1e-6)
+    assert_equal_gradients(pairs, 1e-2 if peer == "torch.func" else 1e-7)
 
 
 @pytest.mark.parametrize("peer", PROTONETS)
