@@ -38,7 +38,7 @@ def with_equal_parameters(method: Method, network: nn.Module) -> list[tuple[nn.P
 
 def assert_equal_gradients(pairs: list[tuple[nn.Parameter, nn.Parameter]], tolerance: float = 1e-6) -> None:
     for own, other in pairs:
-        # The last shift moves all features by the same, and squared distances not at all: its gradient is a small remainder.
+        # The last shift moves all features, and distances not at all: its gradient is a small remainder.
         error = (own.grad.reshape(other.shape) - other.grad).norm() / own.grad.norm()
         assert error < tolerance, f"a gradient of shape {tuple(other.shape)} differs by {error:.1e}"
 
