@@ -27,6 +27,12 @@ COMPARABLE = ("queries", "preset", "source", "test_tasks")
 NORM_FACTS = ("norm", "inductive")
 """Facts that the norm decides."""
 
+OF_BACKBONE = "backbone."
+"""Beginning of the names of a backbone's settings."""
+
+_OF_SOME = ("pretrained.", "pretraining.", OF_BACKBONE)
+"""Beginnings of facts that only some networks have, and that say nothing where they are not."""
+
 _FAMILIES = ("omni", "tiny", "mini", "toy", "context", "views", "linear")
 
 _T = TypeVar("_T")
@@ -143,12 +149,26 @@ def grouped(items: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]:
 
 
 def conflicts(entries: Iterable[Entry], key: Callable[[Entry], Hashable]) -> set[str]:
-    """Facts, other than the record's name, that take several values among entries of one key."""
+    """Facts, other than the record's name, that take several values among entries of one key.
+
+    Settings of a backbone do so only among entries of that backbone: two backbones are distinguished by their names.
+    """
     found: set[str] = set()
     for group in grouped(entries, key).values():
-        names = {name for e in group for name in e.facts}
-        found |= {name for name in names if len({e.facts.get(name, "") for e in group}) > 1}
+        found |= _several(group, lambda name: not name.startswith(OF_BACKBONE))
+        for part in grouped(group, lambda e: e.facts.get("backbone", "")).values():
+            found |= _several(part, lambda name: name.startswith(OF_BACKBONE))
     return found - {"record"}
+
+
+def _several(entries: Sequence[Entry], among: Callable[[str], bool]) -> set[str]:
+    names = {name for e in entries for name in e.facts if among(name)}
+    return {name for name in names if len({e.facts.get(name, "") for e in entries}) > 1}
+
+
+def shown_of(entry: Entry, names: Iterable[str]) -> list[str]:
+    """Those of the names that say something of an entry: what only some networks have, only where it is."""
+    return [name for name in names if entry.facts.get(name) or not name.startswith(_OF_SOME)]
 
 
 def common_facts(entries: Iterable[Entry]) -> set[tuple[str, str]]:

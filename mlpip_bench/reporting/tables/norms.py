@@ -17,6 +17,7 @@ from mlpip_bench.reporting.entries import (
     natural,
     seeds_of,
     shared_seeds,
+    shown_of,
     telling_facts,
 )
 from mlpip_bench.reporting.table import Row, WideTable
@@ -67,7 +68,8 @@ def _norm_table(entries: Sequence[Entry], marks: Notes) -> WideTable:
     telling = telling_facts(entries)
 
     def method(entry: Entry) -> str:  # configurations of a method have columns of their own
-        return named(entry, [n for n in telling[entry.record.method] if n not in (*NORM_FACTS, "protocol")])
+        own = shown_of(entry, telling[entry.record.method])
+        return named(entry, [n for n in own if n not in (*NORM_FACTS, "protocol")])
 
     methods = sorted({method(e) for e in entries}, key=natural)
     by_norm = grouped(entries, lambda e: (e.facts["norm"], e.facts["inductive"]))

@@ -22,6 +22,7 @@ from mlpip_bench.reporting.entries import (
     natural,
     row_groups,
     seeds_of,
+    shown_of,
     telling_facts,
 )
 from mlpip_bench.reporting.table import ATTRIBUTES, Cell, Row, WideTable
@@ -113,7 +114,8 @@ def method_differences(
     """Differences of each two methods that were measured in the same way, of the models that are best on validation.
 
     Configurations of a method that differ are compared separately, and with each other where nothing but settings of
-    the method or the norm differs. A difference is over the seeds that both have.
+    the method or the norm differs. Two methods are compared under one norm, and under two where one's came with its
+    network. A difference is over the seeds that both have.
 
     Args:
         records: what was run.
@@ -141,17 +143,19 @@ def method_differences(
         ):
             a, b = runs[i].first, runs[j].first
             choices = _differing_choices(a, b) if a.record.method == b.record.method else []
-            outside = any(e.record.training.get("outside") for e in (a, b))  # a norm that nobody here has chosen
-            one_norm = outside or a.facts["norm"] == b.facts["norm"]
-            pairs = bool(choices) or (a.record.method != b.record.method and one_norm)
+            same_norm = _has_no_choice(a) or _has_no_choice(b) or a.facts["norm"] == b.facts["norm"]
+            pairs = bool(choices) or (a.record.method != b.record.method and same_norm)
             if pairs and against in (None, b.record.method):
                 settings = _settings(runs[i], runs[j], choices, data_keys)
                 found.append(_comparison(matrix, (runs[i], runs[j]), choices, settings, decisions[i, j]))
     return found
 
 
-_OF_SOME = ("pretrained.", "pretraining.", "backbone.")
-"""Beginnings of facts that only some networks have, and that say nothing where they are not."""
+def _has_no_choice(entry: Entry) -> bool:
+    """Whether its norm came with its network, from a pre-training or from elsewhere."""
+    return entry.facts["norm"] == "own" or bool(entry.record.training.get("outside"))
+
+
 _IN_OTHER_WORDS = ("pretrained.what", "pretrained.saw")
 """Facts that the digest of a file, or the settings of a pre-training, tell as well."""
 
@@ -162,8 +166,7 @@ def configurations(group: Sequence[Entry]) -> list[Configuration]:
     for part, keys in row_groups(group, set()):
         own = telling[part[0].record.method]
         # The norm has columns of its own, but tells rows of a matrix.
-        here = (n for n in own if part[0].facts.get(n) or not n.startswith(_OF_SOME))
-        known = (name for name in here if name not in (*NORM_FACTS, *_IN_OTHER_WORDS))
+        known = (name for name in shown_of(part[0], own) if name not in (*NORM_FACTS, *_IN_OTHER_WORDS))
         names = [*known, *({"record"} & set(keys))]
         norm = ["norm"] if "norm" in own else []
         runs.append(Configuration(part, named(part[0], [*norm, *names]), names))

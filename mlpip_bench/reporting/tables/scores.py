@@ -26,6 +26,7 @@ from mlpip_bench.reporting.entries import (
     grouped,
     row_groups,
     seeds_of,
+    shown_of,
 )
 from mlpip_bench.reporting.table import ATTRIBUTES, BOLD_NOTE, PUBLISHED_BOLD_NOTE, Row, WideTable
 from mlpip_bench.reporting.wording import (
@@ -131,7 +132,9 @@ def _own_row(entries: Sequence[Entry], telling: set[str], common: set[str], unit
     seeds = {bench: seeds_of(group) for bench, group in by_bench.items()}
     known = dict.fromkeys(name for e in entries for name in e.facts)
     per_bench = {name: {b: g[0].facts.get(name, "") for b, g in by_bench.items()} for name in known}
-    settings = sorted(name for name in telling - OWN_COLUMN if not varies(per_bench.get(name, {})))
+    settings = shown_of(
+        entries[0], sorted(name for name in telling - OWN_COLUMN if not varies(per_bench.get(name, {})))
+    )
     attributes = {
         **{
             name: facts.get(name, "")

@@ -24,7 +24,13 @@ from mlpip_bench.reporting.latex import escaped, to_latex
 from mlpip_bench.reporting.table import Cell, Row, WideTable, to_markdown, to_rich
 from mlpip_bench.reporting.tables.long import long_csv, long_form
 from mlpip_bench.reporting.tables.norms import norm_tables
-from mlpip_bench.reporting.tables.paired import method_differences, nothing_to_pair, paired_csv, paired_tables
+from mlpip_bench.reporting.tables.paired import (
+    Configuration,
+    method_differences,
+    nothing_to_pair,
+    paired_csv,
+    paired_tables,
+)
 from mlpip_bench.reporting.tables.scores import wide_tables
 from mlpip_bench.reporting.tables.writing import write_tables
 from mlpip_bench.utils.errors import UserError
@@ -752,6 +758,41 @@ def test_settings_of_a_method_are_compared_once_against_it_and_not_against_other
     assert pairs == [("alpha", "beta")] * 2 + [("gamma", "beta")] * 2 + [("beta (steps 1)", "beta (steps 5)")]
     pairs = [(c.method, c.against) for c in method_differences(records, "alpha")]
     assert pairs == [("beta", "alpha")] * 2 + [("gamma", "alpha")]
+
+
+def on(backbone: str, *per_task: float, spec: dict[str, Any], method: str = "alpha", **changes: Any) -> Record:
+    one = of(method, *per_task, key=f"{method} {backbone} {spec}", **changes)
+    return dataclasses.replace(one, backbone={"name": backbone, "spec": spec})
+
+
+def test_backbones_are_known_by_their_names_and_those_of_one_name_by_their_settings() -> None:
+    c = (0.1, 0.9, 0.2, 0.3)
+    two = [on("conv4", *A, spec={"blocks": 4, "channels": 64}), on("resnet12", *B, spec={"channels": [64, 160]})]
+    assert [row.attributes["settings"] for row in wide(*two).rows] == ["", ""]
+    assert [run.label for run in compared([*two, of("beta", *c)])] == [
+        "alpha (backbone conv4)", "alpha (backbone resnet12)", "beta",
+    ]  # fmt: skip
+    three = [*two, on("resnet12", *c, spec={"channels": [16, 40]})]
+    assert [(row.attributes["backbone"], row.attributes["settings"]) for row in wide(*three).rows] == [
+        ("conv4", "backbone channels 64"),
+        ("resnet12", "backbone channels [16, 40]"),
+        ("resnet12", "backbone channels [64, 160]"),
+    ]
+
+
+def compared(records: Sequence[Record]) -> list[Configuration]:
+    runs = {run.label: run for c in method_differences(records) for run in (c.first, c.second)}
+    return [runs[label] for label in sorted(runs)]
+
+
+def test_a_norm_that_came_with_a_network_is_compared_with_any_other() -> None:
+    records = [of("alpha", *A, norm="own"), of("beta", *B), of("gamma", *A, norm="metabn")]
+    found = {(c.method, c.against): c for c in method_differences(records)}
+    assert set(found) == {("alpha", "beta"), ("alpha", "gamma")}  # not beta and gamma, whose norms were chosen
+    one = found["alpha", "beta"]
+    assert (one.attributes["norm"], one.differs) == ("own/running", "norm own (alpha), running (beta)")
+    low, high = stats.ttest_rel(A, B).confidence_interval(0.95)
+    assert (one.mean - one.ci95, one.mean + one.ci95) == pytest.approx((low, high))
 
 
 def test_rows_on_data_of_two_kinds_say_which() -> None:
