@@ -23,7 +23,7 @@ def is_inductive(method: Method[Any], batch: TaskBatch, queries: int = 5, tolera
         method: the trained method.
         batch: one or more test tasks.
         queries: how many queries of each task are fed one at a time.
-        tolerance: largest difference of a density, or of a pixel, that rounding may explain.
+        tolerance: largest difference of a probability, of a density, or of a pixel, that rounding may explain.
     """
     was_training = method.training
     method.eval()
@@ -31,10 +31,13 @@ def is_inductive(method: Method[Any], batch: TaskBatch, queries: int = 5, tolera
         q = method.amortize(batch.support)
 
         def answers(query: Labeled) -> Tensor:
-            """Density at the target; in reconstruction, where densities underflow, the image."""
+            """Probabilities of all classes; the image, in reconstruction, where densities underflow; else a density."""
             predictive = method.predictive(q, query.x)
             if method.problem.kind == "reconstruction":
                 return predictive.mean
+            if method.problem.kind == "classification":
+                probabilities: Tensor = to_float64(predictive).probs  # type: ignore[attr-defined]  # all over classes have
+                return probabilities
             density: Tensor = to_float64(predictive).log_prob(where_float64_is(query.y)).exp()
             return density
 

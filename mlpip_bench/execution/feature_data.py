@@ -95,7 +95,7 @@ def extractor(text: str, norm: str, shape: InputShape, device: torch.device) -> 
         torch.manual_seed(seed_from("initialisation", 0))
         network = spec.build(used)
     facts = [f"norm {norm}"] * plugin.normalizes
-    facts += [f"weights {outside.sha256[:12]}"] if outside else []
+    facts += [f"weights {outside.sha256[:12]}"] if outside and outside.sha256 else []
     of_training = field_types(NetworkSettings)
     chosen = [f"{key}={value}" for key, value in key_of(settings).items() if key not in of_training]
     title = ",".join([name, *chosen]) + (f" ({', '.join(facts)})" if facts else "")

@@ -332,6 +332,9 @@ def with_settings(option: str, text: str | None, example: str) -> tuple[str | No
         if not value.strip():
             raise UserError(f"--{option} takes NAME[,SETTING=VALUE], for example {example}; got {text!r}.")
         _add(found, key.strip(), value.strip(), f"--{option} {text}")
+    if "," in name:
+        alone = name.partition(",")[2]
+        raise UserError(f"--{option} takes NAME[,SETTING=VALUE]; got {text!r}, where {alone!r} has no value.")
     if not name or "=" in name:
         raise UserError(f"--{option} takes a name first, for example {example}; got {text!r}.")
     return name, found

@@ -198,6 +198,7 @@ def begin(
 
 
 def _load(method: Method[Any], outside: Outside) -> None:
+    assert outside.path is not None  # --init names one
     load_strictly(method, read_weights(outside.path), str(outside.path))
 
 

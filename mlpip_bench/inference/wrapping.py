@@ -63,6 +63,14 @@ def wrap(
             f"wrap must know what a function gives, outputs='probabilities' or outputs='logits'; got {outputs!r}. It "
             "is not guessed."
         )
+    for name, value, kinds, words in (
+        ("trained_on", trained_on, (str,), "a text"),
+        ("backbone", backbone, (str,), "a text"),
+        ("network", network, (nn.Module, type(None)), "a torch.nn.Module"),
+        ("weights", weights, (str, Path, type(None)), "a path"),
+    ):
+        if not isinstance(value, kinds):
+            raise UserError(f"wrap takes {name} as {words}; got a value of type {type(value).__name__}.")
     if not trained_on.strip():
         raise UserError(
             "wrap must know what a model was trained on: trained_on='ImageNet-1k', for example, or 'nothing'."
@@ -197,7 +205,7 @@ class Wrapped(Method[SupportSet]):
             ) from error
         if found.shape != shape:
             raise TrialError(f"{rule}; {name} gives {tuple(found.shape)}.")
-        if found.isnan().any() or (found == torch.inf).any():
+        if not found.amax(-1).isfinite().all():  # one class of probability 0, a logit of minus infinity, is a number
             raise TrialError(f"a wrapped function gives numbers; {name} gives NaN or infinity.")
         if cls.outputs == "logits":
             return found

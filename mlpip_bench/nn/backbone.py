@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from mlpip_bench.nn import accelerator
 from mlpip_bench.nn.normalization import Normalization, Statistics
-from mlpip_bench.nn.weights import NetworkSettings, Outside, load_strictly, read_weights
+from mlpip_bench.nn.weights import NOTHING, NetworkSettings, Outside, load_strictly, read_weights
 from mlpip_bench.tasks.batch import TaskBatch
 from mlpip_bench.utils.choices import DEFAULT_NORM, NORM_MODES, NormMode
 from mlpip_bench.utils.errors import UserError
@@ -84,8 +84,11 @@ class Backbone(abc.ABC, nn.Module):  # in the order in which higher patches modu
     @classmethod
     def pretrained(cls, settings: Any) -> Outside | None:
         """What its parameters were trained on before, somewhere else; None where they are initial ones."""
-        named = isinstance(settings, NetworkSettings) and settings.weights is not None
-        return Outside.of(settings.weights, settings.trained_on) if named else None
+        if not isinstance(settings, NetworkSettings):
+            return None
+        if settings.weights is not None:
+            return Outside.of(settings.weights, settings.trained_on)
+        return Outside(settings.trained_on) if settings.trained_on not in ("", NOTHING) else None
 
     def load_weights(self, path: Path) -> None:
         """Set all parameters and buffers to those of a file.

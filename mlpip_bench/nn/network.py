@@ -48,6 +48,11 @@ class NetworkBackbone(Backbone):
         self.features = self._count_features()  # first, since lazy layers get their parameters by it
         self._dimensions = {name: parameter.dim() for name, parameter in network.named_parameters()}
 
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
+
     @abc.abstractmethod
     def build_network(self) -> nn.Module:
         """A network with initial parameters."""
@@ -75,6 +80,12 @@ class NetworkBackbone(Backbone):
     ) -> tuple[Tensor, Statistics]:
         self._shared.begin(x.shape[0], support)
         features = network(channels_innermost(x.flatten(0, 1)))
+        if not isinstance(features, Tensor) or features.shape[:1] != (x.shape[0] * x.shape[1],):
+            given = tuple(features.shape) if isinstance(features, Tensor) else f"a {type(features).__name__}"
+            raise TrialError(
+                f"a backbone must return one tensor, [image, feature]; for {x.shape[0] * x.shape[1]} images "
+                f"{self.title} returns {given}."
+            )
         return features.flatten(1).unflatten(0, x.shape[:2]), self._shared.end()
 
     def _count_features(self) -> int:
@@ -89,13 +100,11 @@ class NetworkBackbone(Backbone):
         except Exception as error:  # whatever somebody's network raises
             raise UserError(
                 f"a backbone must take images of the bench's shape, {shape} (channel, height, width); "
-                f"{type(self).__name__} fails at them: {one_line(error)}."
+                f"{self.title} fails at them: {one_line(error)}."
             ) from error
         self.train(was_training)
         if found.dim() != 3 or not found.shape[-1]:
-            raise UserError(
-                f"a backbone must give each image a vector; {type(self).__name__} gives nothing for {shape}."
-            )
+            raise UserError(f"a backbone must give each image a vector; {self.title} gives nothing for {shape}.")
         return found.shape[-1]
 
 

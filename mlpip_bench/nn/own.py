@@ -2,7 +2,7 @@
 
 ``build`` is a function, or a class, that returns a ``torch.nn.Module`` from images ``[image, channel, height, width]``
 to one vector an image. It may take the shape of an image, ``(channel, height, width)``, first; what else it takes has
-defaults, and each of these parameters is a setting of the backbone.
+defaults. A parameter whose default can be typed is a setting of the backbone; others, such as a class, keep theirs.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from mlpip_bench.utils.errors import TrialError, UserError, one_line
 from mlpip_bench.utils.places import object_at
 from mlpip_bench.utils.process_state import no_end
 from mlpip_bench.utils.settings import field_types
+
+_TYPED = (bool, int, float, str, tuple, Path, type(None))
+"""What values of settings are."""
 
 _OF_EVERY_NETWORK = tuple(field_types(NetworkSettings))
 """Settings that the suite adds."""
@@ -72,6 +75,11 @@ class OwnNetwork(NetworkBackbone):
                 raise UserError(str(error)) from error
             raise
 
+    @property
+    def title(self) -> str:
+        """Its place."""
+        return self.place
+
     def build_network(self) -> nn.Module:
         """What the user's function returns, with the weights of a file if there is one."""
         chosen = {name: value for name, value in vars(self.settings).items() if name not in _OF_EVERY_NETWORK}
@@ -96,12 +104,19 @@ class OwnNetwork(NetworkBackbone):
         support, query = (torch.rand(1, 3, *self.input_shape) for _ in range(2))
         self.eval()
         before = query.clone()
+        kept = {name: buffer.clone() for name, buffer in self.network[0].named_buffers()}
         _, statistics = self.forward(support)
-        together, again, alone = (
-            self.forward(images, statistics)[0] for images in (query, query, query[:, :1].clone())
-        )
+        together, again = (self.forward(query, statistics)[0] for _ in range(2))
         if not torch.equal(query, before):
             raise UserError(f"a backbone must leave its images as they are; {self.place} changes them in place.")
+        if moved := [name for name, buffer in self.network[0].named_buffers() if not torch.equal(buffer, kept[name])]:
+            raise UserError(
+                f"a backbone must stay as it is at test; {self.place} changes {', '.join(moved)} when it is asked. "
+                "Leave that to training (self.training)."
+            )
+        others = [query[:, point : point + 1].clone() for point in range(query.shape[1])]
+        alone = torch.cat([self.forward(image, statistics)[0] for image in others], dim=1)
+        backward = self.forward(query.flip(1), statistics)[0].flip(1)
         if not together.isfinite().all():
             raise UserError(f"features must be numbers; those of {self.place} are NaN or infinite at images in [0, 1].")
         if not torch.allclose(together, again, rtol=1e-3, atol=1e-4):
@@ -109,7 +124,7 @@ class OwnNetwork(NetworkBackbone):
                 f"features of an image must be the same at each pass at test; those of {self.place} are drawn anew. "
                 "Leave noise to training (self.training), or to dropout layers."
             )
-        if not torch.allclose(together[:, :1], alone, rtol=1e-3, atol=1e-4):
+        if not all(torch.allclose(together, other, rtol=1e-3, atol=1e-4) for other in (alone, backward)):
             raise UserError(
                 "features of an image must not depend on the others of its batch, or accuracy depends on how many are "
                 f"asked at once (transductive); those of {self.place} do. Use layers that see one image, or batch "
@@ -154,8 +169,8 @@ def _settings(build: Callable[..., Any], place: str) -> tuple[bool, type]:
         raise UserError(f"the parameters of {place} must be readable: {one_line(error)}.") from error
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     takes_shape = bool(named) and named[0].default is named[0].empty
-    others = named[1:] if takes_shape else named
-    for parameter in others:
+    others = []
+    for parameter in named[1:] if takes_shape else named:
         if parameter.default is parameter.empty:
             raise UserError(
                 f"{place} may take the shape of an image, and then parameters with defaults; {parameter.name} has "
@@ -166,6 +181,8 @@ def _settings(build: Callable[..., Any], place: str) -> tuple[bool, type]:
                 f"{', '.join(_OF_EVERY_NETWORK)} are settings of every network of your own; {place} has a parameter "
                 f"{parameter.name}. Rename it."
             )
+        if isinstance(parameter.default, _TYPED):
+            others.append(parameter)
     made = dataclasses.make_dataclass(
         "Settings",
         [(p.name, hints.get(p.name, type(p.default)), dataclasses.field(default=p.default)) for p in others],

@@ -54,14 +54,14 @@ class Outside:
     """Parameters that were trained somewhere else.
 
     Attributes:
-        path: of their file.
         saw: the data that they were trained on.
+        path: of their file; None where a network's own code loads them.
         sha256: of its bytes, in hexadecimal.
     """
 
-    path: Path
     saw: str
-    sha256: str
+    path: Path | None = None
+    sha256: str = ""
 
     @classmethod
     def of(cls, path: Path, saw: str) -> Outside:
@@ -71,13 +71,15 @@ class Outside:
             UserError: it cannot be read.
         """
         try:
-            return cls(path, saw, sha256_of(path))
+            return cls(saw, path, sha256_of(path))
         except OSError as error:
             raise _unreadable(path, error) from error
 
     @property
     def facts(self) -> dict[str, str]:
         """What a record says of them."""
+        if self.path is None:
+            return {"what": "weights that its code loads", "saw": self.saw}
         return {"what": "weights", "file": self.path.name, "sha256": self.sha256, "saw": self.saw}
 
 
@@ -85,7 +87,7 @@ _WRAPPED = ("best_model", "state_dict", "model", "params")
 """Keys under which training scripts keep a state dict among other things."""
 _BEGINNINGS = (b"PK", b"\x80\x02")
 """Of what ``torch.save`` writes: a zip archive; before torch 1.6, a pickle."""
-_LISTED = 5
+_LISTED = 12
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -116,7 +118,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except OSError as error:
         raise _unreadable(path, error) from error
     except Exception as error:  # each format raises its own kinds for damaged files
-        raise UserError(f"a file of weights must be whole; {path} is damaged, or none: {one_line(error)}.") from error
+        raise UserError(
+            f"a file of weights must be whole; {path} is damaged, or none: {one_line(error).rstrip('.')}."
+        ) from error
     return _tensors(content, path)
 
 
@@ -166,7 +170,10 @@ def load_strictly(module: nn.Module, weights: Mapping[str, Tensor], title: str) 
         ("with NaN or infinity", infinite),
     ]
     if faults := [f"{len(names)} {what}: {_some(names)}" for what, names in parts if names]:
-        raise UserError(f"weights must fit the model; of those of {title} are {'; '.join(faults)}.")
+        raise UserError(
+            f"weights must fit the model; of those of {title} are {'; '.join(faults)}. Give the model the settings "
+            "that it had when they were trained, or take other weights."
+        )
     module.load_state_dict(dict(weights))
 
 

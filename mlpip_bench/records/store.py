@@ -79,6 +79,8 @@ def load(path: Path) -> Record:
         if not intact:
             raise ValueError("its checksum is wrong: it was changed after it was written")
         return _packed(record)
+    except FileNotFoundError as error:
+        raise UserError(f"a record must be there; {path} is not. Name one that is.") from error
     except (OSError, ValueError, RecursionError) as error:  # pydantic's and json's errors are ValueErrors
         wrong = first_fault(error) if isinstance(error, ValidationError) else message_in_one_line(error)
         raise UserError(

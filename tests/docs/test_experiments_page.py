@@ -199,9 +199,8 @@ META_LEARNERS = ("protonets", "versa", "maml")
 
 
 def transfer_cell(backbone: str, bench: str, method: str, metric: str, digits: int, factor: float) -> str:
-    """The best model's score, where there is a record yet."""
     of = [r for r in load("transfer") if (r.backbone["name"], r.bench, r.method) == (backbone, bench, method)]
-    return shown(score(of, metric, protocol=metric), digits, factor) if of else ""
+    return shown(score(of, metric, protocol=metric), digits, factor)
 
 
 def transfer_rows() -> list[str]:
@@ -216,7 +215,33 @@ def transfer_rows() -> list[str]:
     return rows
 
 
-PAGES = {"precision": "timing.md", "sinusoid": "regression.md", "transfer": "findings.md"}
+def transfer_range(backbone: str, bench: str, learner: str) -> str:
+    """The least and the greatest difference between a row of transfer and a method that trains on tasks."""
+    of = {
+        r.method: score([r], "accuracy").per_task
+        for r in load("transfer")
+        if (r.backbone["name"], r.bench, r.protocol) == (backbone, bench, "accuracy")
+    }
+    found = sorted(mean_ci95([a - b for a, b in zip(of[m], of[learner], strict=True)]) for m in TRANSFER)
+    ends = (f"{100 * mean:+.2f} ± {100 * ci95:.2f}" for mean, ci95 in (found[0], found[-1]))
+    return " to ".join(ends)
+
+
+def transfer_difference_rows() -> list[str]:
+    benches = ("tiny5w1s", "tiny5w5s")
+    return [
+        row(f"`{backbone}`", f"`{learner}`", *(transfer_range(backbone, bench, learner) for bench in benches))
+        for backbone in ("conv4", "resnet12")
+        for learner in META_LEARNERS
+    ]
+
+
+PAGES = {
+    "precision": "timing.md",
+    "sinusoid": "regression.md",
+    "transfer": "findings.md",
+    "transfer differences": "findings.md",
+}
 TABLES = {
     "icons": icon_rows,
     "kanji": kanji_rows,
@@ -224,6 +249,7 @@ TABLES = {
     "sinusoid": sinusoid_rows,
     "precision": precision_rows,
     "transfer": transfer_rows,
+    "transfer differences": transfer_difference_rows,
     "toy": toy_rows,
     "samples": sample_rows,
     "versatility": versatility_rows,

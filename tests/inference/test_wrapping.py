@@ -67,6 +67,10 @@ MODELS = """
         return 2 * (np.zeros((len(query_x), way)),)
 
 
+    def gives_no_chance(support_x, support_y, query_x, way):
+        return torch.full((len(query_x), way), -torch.inf)
+
+
     def gives_names(support_x, support_y, query_x, way):
         return {"logits": torch.zeros(len(query_x), way)}
 
@@ -77,6 +81,7 @@ MODELS = """
 
     more = mb.wrap(gives_more, outputs="logits", trained_on="nothing")
     twice = mb.wrap(gives_twice, outputs="probabilities", trained_on="nothing")
+    none_left = mb.wrap(gives_no_chance, outputs="logits", trained_on="nothing")
     names = mb.wrap(gives_names, outputs="logits", trained_on="nothing")
     none = mb.wrap(gives_nothing, outputs="logits", trained_on="nothing")
     # Two of the functions that have no name of their own.
@@ -175,6 +180,7 @@ def test_records_and_tables_say_what_it_is(file, tmp_path):
     [
         ("undeclared", "sum to .* If they are logits, say outputs='logits'"),
         ("nan", "of_nan gives NaN or infinity"),
+        ("none_left", "gives_no_chance gives NaN or infinity"),
         ("too_many", r"a number for each class, \(6, 5\); of_too_many gives \(6, 6\)"),
         (
             "more",
@@ -203,6 +209,10 @@ def test_what_is_not_declared_is_refused():
         ({"function": 5}, "takes a function"),
         ({"outputs": "scores"}, "outputs='probabilities' or outputs='logits'; got 'scores'"),
         ({"trained_on": " "}, "trained on"),
+        ({"trained_on": None}, "trained_on as a text; got a value of type NoneType"),
+        ({"network": 3}, "network as a torch.nn.Module; got a value of type int"),
+        ({"weights": 3}, "weights as a path; got a value of type int"),
+        ({"backbone": 3}, "backbone as a text; got a value of type int"),
         ({"weights": "w.pt"}, "trained_on='nothing'"),
     ):
         with pytest.raises(UserError, match=message):

@@ -1,5 +1,6 @@
 """A user's own network as a backbone, from a module or a file, with weights of a file."""
 
+import csv
 import json
 import textwrap
 from pathlib import Path
@@ -15,6 +16,7 @@ from mlpip_bench import registry
 from mlpip_bench.execution.fingerprint import plugin_code
 from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.nn.weights import load_strictly, read_weights
+from mlpip_bench.records import store
 from mlpip_bench.utils.errors import UserError
 from mlpip_bench.utils.settings import key_of, with_values
 
@@ -50,6 +52,36 @@ NETWORK = """
                 return (x - x.mean(0)).flatten(1)
 
         return Seeing()
+
+
+    class FirstOfBatch(nn.Flatten):
+        def forward(self, x):
+            features = super().forward(x)
+            return features + features[:1]
+
+
+    class Moving(nn.Flatten):
+        def __init__(self, input_shape):
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x):
+            self.seen += 1
+            return super().forward(x)
+
+
+    class Pair(nn.Flatten):
+        def forward(self, x):
+            return super().forward(x), x
+
+
+    class OneMore(nn.Flatten):
+        def forward(self, x):
+            return super().forward(torch.cat([x, x[:1]]))
+
+
+    def with_objects(input_shape, layers: list = [1, 2], norm=nn.BatchNorm2d, more={}, width: int = 2):
+        return nn.Sequential(*[nn.Conv2d(input_shape[0], width, 1) for _ in layers[:1]], norm(width), nn.Flatten())
 
 
     def fails(input_shape):
@@ -111,9 +143,9 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def run(tmp_path: Path, backbone: str, *more: str):
+def run(tmp_path: Path, backbone: str, *more: str, methods: str = "protonets,maml"):
     where = ["--bench", "omni5w1s", "--source", "procedural", "--results", tmp_path / "runs"]
-    return invoke("run", *where, "--methods", "protonets,maml", "--backbone", backbone, *budget(), *more)
+    return invoke("run", *where, "--methods", methods, "--backbone", backbone, *budget(), *more)
 
 
 def test_a_network_of_a_file_is_trained_named_and_loaded_again(file, tmp_path):
@@ -157,6 +189,12 @@ def test_classes_and_functions_without_parameters_are_taken(name, settings, file
     ("backbone", "message"),
     [
         ("sees_others", "those of .*:sees_others do"),
+        ("FirstOfBatch", "those of .*:FirstOfBatch do"),
+        ("Moving", "changes seen when it is asked"),
+        ("Pair", r"must return one tensor, \[image, feature\]; for 2 images .*:Pair returns a tuple"),
+        ("OneMore", r"must return one tensor, \[image, feature\]; for 2 images .*:OneMore returns \(3, \d+\)"),
+        ("with_objects,layers=3", "unknown setting.*layers"),
+        ("build,width", "where 'width' has no value"),
         ("fails", "it raises RuntimeError: no such thing"),
         ("ends", "it raises SystemExit: 3"),
         ("builds_nothing", "it returns a NoneType"),
@@ -179,6 +217,23 @@ def test_classes_and_functions_without_parameters_are_taken(name, settings, file
 def test_what_cannot_be_a_backbone_is_one_error(backbone, message, file, tmp_path):
     result = run(tmp_path, f"{file}:{backbone}")
     assert_one_error(result, message)
+
+
+def test_parameters_whose_defaults_cannot_be_typed_keep_them(file):
+    plugin = registry.backbone(f"{file}:with_objects")
+    built = plugin((1, 4, 4), with_values(plugin.Settings, {"width": 3}, "it"), "metabn")
+    assert built.features == 48
+    assert set(key_of(built.settings)) == {"width"}
+
+
+def test_weights_that_a_networks_own_code_loads_are_named_and_not_trained_again(file, tmp_path):
+    result = run(tmp_path, f"{file}:build,trained_on=glyphs", "--norm", "own", methods="nearest_mean")
+    assert result.exit_code == 0, result.output
+    for record in store.load_all(tmp_path / "runs"):
+        assert record.training["pretraining"] == {"what": "weights that its code loads", "saw": "glyphs"}
+    shown = invoke("table", "--results", tmp_path / "runs", "--format", "csv").output
+    rows = list(csv.DictReader(shown.splitlines()))
+    assert {row["pretraining"] for row in rows} == {"weights that its code loads: glyphs"}
 
 
 def test_a_module_that_is_not_there_is_one_error(tmp_path):
@@ -265,7 +320,8 @@ def test_what_does_not_fit_is_listed():
         load_strictly(network, weights, "w.pt")
     assert str(raised.value) == (
         "weights must fit the model; of those of w.pt are 1 missing: 1.bias; 1 not the model's: head.weight; 1 of "
-        "another shape: 0.weight (4x2 in place of 3x2)."
+        "another shape: 0.weight (4x2 in place of 3x2). Give the model the settings that it had when they were "
+        "trained, or take other weights."
     )
 
 

@@ -14,7 +14,7 @@ from mlpip_bench.execution.fingerprint import engine_code
 EXAMPLE = REPOSITORY / "docs" / "example_plugin"
 SMALL = ["--iterations", "2", "--test-tasks", "3", "--set", "validation_tasks=2"]
 OURS = ["run", "--methods", "versa", "--bench", "linear5s", *SMALL]
-THEIRS = ["run", "--methods", "cosine", "--bench", "blobs5w1s", "--backbone", "tinyconv", "--protocols", "margin"]
+THEIRS = ["run", "--methods", "cosine_means", "--bench", "blobs5w1s", "--backbone", "tinyconv", "--protocols", "margin"]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def call(*command: object, installed: Path, folder: Path) -> subprocess.Complete
 
 
 def test_it_passes_the_conformance_suite_and_its_own_tests(installed, tmp_path):
-    check = call("mlpip_bench", "check", "cosine", installed=installed, folder=tmp_path)
+    check = call("mlpip_bench", "check", "cosine_means", installed=installed, folder=tmp_path)
     assert check.returncode == 0, check.stdout + check.stderr
     assert "1 of 1 methods pass" in check.stderr
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, "--import-mode=importlib"]
@@ -64,12 +64,12 @@ def test_a_run_of_all_four_names_them_and_an_edit_of_any_of_its_modules_makes_th
     suite(*THEIRS, *SMALL)
     (theirs,) = set(records()) - ours
     record = records()[theirs]
-    assert (record["bench"], record["method"], record["protocol"]) == ("blobs5w1s", "cosine", "margin")
+    assert (record["bench"], record["method"], record["protocol"]) == ("blobs5w1s", "cosine_means", "margin")
     assert record["backbone"]["name"] == "tinyconv"
     assert record["backbone"]["spec"] == {"side": 4, "channels": 8}
     assert record["data"]["source"] == "synthetic"
     code = record["environment"]["code"]
-    assert set(code["plugins"]) == {"method cosine", "bench blobs", "backbone tinyconv", "protocol margin"}
+    assert set(code["plugins"]) == {"method cosine_means", "bench blobs", "backbone tinyconv", "protocol margin"}
     assert len(set(code["plugins"].values())) == 1  # of the package, whichever plugin it is
     assert code["packages"].keys() == {"mlpip_bench_example", "mlpip-bench"}
     assert code["packages"]["mlpip_bench_example"] == "0.1.0"

@@ -7,7 +7,7 @@ from mlpip_bench.nn.backbone import BackboneSpec
 from mlpip_bench.tasks.batch import Labeled
 from mlpip_bench.testing import assert_conforms
 
-COSINE = registry.method("cosine")
+COSINE = registry.method("cosine_means")
 
 
 def test_it_conforms():

@@ -12,7 +12,7 @@ from mlpip_bench.records.frame import FIRST, to_frame
 from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Record
 from mlpip_bench.reporting.entries import record_order
-from mlpip_bench.reporting.wording import PUBLISHED_UNITS
+from mlpip_bench.reporting.wording import PUBLISHED_UNITS, pretraining_in_words
 from mlpip_bench.utils.encoding import csv_text
 
 
@@ -20,7 +20,7 @@ def long_form(records: Iterable[Record]) -> pd.DataFrame:
     """One row a score over tasks, by bench, method, protocol and seed; seeds are not averaged.
 
     Columns are those of :func:`~mlpip_bench.records.frame.to_frame`, of which those that no row fills are left out, and
-    the scores of single tasks. ``method`` is the name of the plugin.
+    the scores of single tasks, and what was trained before in words. ``method`` is the name of the plugin.
     """
     over_tasks = [
         record if len(scores) == len(record.scores) else replace(record, scores=scores)
@@ -29,7 +29,10 @@ def long_form(records: Iterable[Record]) -> pd.DataFrame:
     ]
     if not over_tasks:
         return pd.DataFrame(columns=list(FIRST))
-    return to_frame(over_tasks, per_task=False).drop(columns="over").dropna(axis="columns", how="all")
+    frame = to_frame(over_tasks, per_task=False).drop(columns="over").dropna(axis="columns", how="all")
+    before = [pretraining_in_words(record) for record in over_tasks for _ in record.scores]
+    frame.insert(list(frame.columns).index("parameters") + 1, "pretraining", before)
+    return frame
 
 
 def long_csv(records: Iterable[Record]) -> str:
