@@ -107,6 +107,14 @@ def run(
             rich_help_panel=_TRAINING,
         ),
     ] = None,
+    recalibrate: Annotated[
+        bool,
+        typer.Option(
+            "--recalibrate",
+            help="Also measure each model with a temperature fitted on its validation tasks, in rows of their own.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = False,
     test_on: Annotated[
         str | None,
         typer.Option(

@@ -150,7 +150,7 @@ def _predictive(method: Method[Any], q: Posterior[Any], query: Labeled) -> Distr
         )
     if method.problem.kind == "reconstruction":
         return _images(predictive, query, type(method).__name__)
-    predictive = _reduced(to_float64(predictive))
+    predictive = over_classes(predictive)
     if method.problem.kind == "classification" and not hasattr(predictive, "probs"):
         raise TrialError(
             f"predictive must be a distribution over the task's classes; {type(method).__name__}'s is a "
@@ -178,7 +178,9 @@ def _cuda(stream: Stream) -> list[torch.device]:
     return [stream.device] if stream.device.type == "cuda" else []
 
 
-def _reduced(predictive: Distribution) -> Distribution:
+def over_classes(predictive: Distribution) -> Distribution:
+    """The predictive in float64; an average over psi, of probabilities of classes, as these probabilities alone."""
+    predictive = to_float64(predictive)
     if isinstance(predictive, GaussianSoftmax) or (
         isinstance(predictive, MonteCarloMixture) and isinstance(predictive.components, Categorical)
     ):

@@ -43,6 +43,7 @@ class RunConfig:
         queries: queries per class at test.
         query_concentration: None for as many queries of each class at test; else of the Dirichlet distribution that
             the shares of a task's classes are drawn from.
+        recalibrate: whether each model is also measured with a temperature that is fitted on validation.
         test_on: task family that the test tasks are of; None for the bench's own.
         overrides: fields of plan or settings, for all methods (key ``"*"``) or by method; settings of
             protocols, by protocol.
@@ -75,6 +76,7 @@ class RunConfig:
     preset: str = "quick"
     queries: int = TEST_QUERIES
     query_concentration: float | None = None
+    recalibrate: bool = False
     test_on: str | None = None
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sweeps: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)

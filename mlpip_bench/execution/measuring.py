@@ -22,6 +22,7 @@ from mlpip_bench.evaluation.protocol import (
     SideBySideProtocol,
     compiled_for_tests,
 )
+from mlpip_bench.evaluation.recalibration import fitted_temperature, recalibrated
 from mlpip_bench.execution.fingerprint import NUMBERS_VERSION, engine_code, requirements
 from mlpip_bench.execution.logs import TrialLog
 from mlpip_bench.execution.starting import begin
@@ -77,7 +78,8 @@ def train_and_measure(
         with SCORED.applied():
             began = time.monotonic()
             method = compiled_for_tests(method, trial.numerics)
-            found: dict[tuple[Split, int], Predictions] | None = {} if predictions else None
+            keeps = predictions and not trial.recalibrated  # which are made of those of its companion
+            found: dict[tuple[Split, int], Predictions] | None = {} if keeps else None
             of_all: tuple[bool, PredictionsFile | None] | None = None
             for measured in _measure(trial, method, trained, streams, protocols, reporter, found, failed):
                 if of_all is None:
@@ -306,7 +308,11 @@ def _measure(
         method.load_state_dict(state)
         last = iteration == trained.iteration
         which: Model = "best" if iteration in dict(chosen.values()) else "last"
-        evaluation = Evaluation(method, which, streams["test"], trial.plan.test_tasks, reporter, trial.title)
+        tested, detail = method, {}
+        if trial.recalibrated:
+            temperature = fitted_temperature(method, streams["validation"], trial.plan.validation_tasks)
+            tested, detail = recalibrated(method, temperature), {"temperature": (temperature,)}
+        evaluation = Evaluation(tested, which, streams["test"], trial.plan.test_tasks, reporter, trial.title)
         complete: dict[str, list[Scores]] = {}
         waits = kept is not None  # for predictions, which the first protocol that needs them makes
         for name in [n for n in protocols if n not in failed]:
@@ -319,7 +325,7 @@ def _measure(
             except (Exception, SystemExit) as error:  # one that fails takes no other with it
                 failed[name] = error
                 continue
-            for score in found:
+            for score in (dataclasses.replace(s, detail={**s.detail, **detail}) for s in found):
                 by = by_metric[name].get(score.metric, first)
                 if chosen[by][0] == iteration:
                     scores[name].append(dataclasses.replace(score, model="best", chosen_by=by))

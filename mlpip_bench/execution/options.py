@@ -31,6 +31,7 @@ DEFAULTS: Mapping[str, Any] = {
     "test_tasks": None,
     "queries": 15,
     "query_concentration": None,
+    "recalibrate": False,
     "test_on": None,
     "set": (),
     "sweep": (),
@@ -107,7 +108,7 @@ _TYPES: tuple[tuple[str, Callable[[object], bool], tuple[str, ...]], ...] = (
     (
         "true or false",
         lambda value: isinstance(value, bool),
-        ("evaluate_only", "predictions", "check", "profile", "dry_run", "estimate", "wait"),
+        ("evaluate_only", "recalibrate", "predictions", "check", "profile", "dry_run", "estimate", "wait"),
     ),
     (
         "a text",
@@ -210,6 +211,7 @@ def run_config(options: Mapping[str, Any]) -> RunConfig:
         preset=options["preset"],
         queries=options["queries"],
         query_concentration=options["query_concentration"],
+        recalibrate=options["recalibrate"],
         test_on=options["test_on"],
         overrides=overrides,
         sweeps=sweeps(_assignments(options["sweep"]), overrides),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -148,6 +149,8 @@ def plan_trials(
     trials = list({trial.key: trial for trial in trials}.values())  # two values may come to one setting
     if config.tune is not None:
         trials += [tuned(trial, config) for trial in trials]
+    if config.recalibrate:
+        trials += [_recalibrated(trial) for trial in trials]
     if not any(trial.protocols for trial in trials):
         kinds = sorted({family.kind for family in families.values()})
         of_one_shape = [name for name, protocol in protocols.items() if not protocol.ranges]
@@ -173,6 +176,15 @@ def plan_trials(
     if here:
         check_memory(trainings, min(at_once, len(trials)))  # draws of a trial come one after the other
     return trials
+
+
+def _recalibrated(trial: Trial) -> Trial:
+    """The companion of a trial that is measured with a temperature."""
+    if trial.family.kind != "classification":
+        raise UserError(
+            f"--recalibrate is for probabilities of classes; {trial.bench.name} is {trial.family.kind}. Leave it out."
+        )
+    return replace(trial, protocols=trial.protocols_of_one_model, recalibrated=True)
 
 
 def _check_words(config: RunConfig) -> None:

@@ -76,6 +76,11 @@ def restored(path: Path, device: torch.device, *, trust_code: bool = False) -> T
             f"a model is behind records of run alone; {path} has scores that import-scores brought from elsewhere. "
             "Name a record of a run, an exported model, or one of list models."
         )
+    if "recalibrated" in record.config:
+        raise UserError(
+            f"a model is loaded as it was trained; {path} is of its recalibrated predictions. Name the record of the "
+            "same run that has no temperature; rescore --temperature says what that is."
+        )
     parents = path.resolve().parents
     if len(parents) < 4 or parents[2].name != "records":
         raise UserError(f"a record lies in its results folder, as FOLDER/records/BENCH/METHOD/NAME.json; got {path}.")
@@ -196,6 +201,7 @@ def trial_of(record: Record) -> Trial:
         query_concentration=config.get("query_concentration"),
         pretraining=Pretraining(**config["pretraining"]) if "pretraining" in config else None,
         init=Outside(**{**config["init"], "path": Path(config["init"]["path"])}) if "init" in config else None,
+        recalibrated="recalibrated" in config,
         tested_on=_tested_on(bench, data["test_on"]) if "test_on" in data else None,
         training_classes=data.get("training_classes"),
     )

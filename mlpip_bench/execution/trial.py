@@ -16,7 +16,7 @@ import torch
 from mlpip_bench import registry
 from mlpip_bench.benches.family import PRESETS, TEST_QUERIES, TaskFamily, TaskSource
 from mlpip_bench.benches.spec import BenchSpec
-from mlpip_bench.evaluation.protocol import MeasurementRule
+from mlpip_bench.evaluation.protocol import EvalProtocol, MeasurementRule
 from mlpip_bench.execution.fingerprint import NUMBERS_VERSION
 from mlpip_bench.inference.method import Method, Problem, TrainingPlan
 from mlpip_bench.inference.pretraining import Pretraining
@@ -32,7 +32,7 @@ from mlpip_bench.utils.numerics import Numerics
 from mlpip_bench.utils.seeding import seed_from
 from mlpip_bench.utils.settings import as_json, key_of
 
-_ONLY_TEST = ("queries", "query_concentration", "test_tasks", "compile")
+_ONLY_TEST = ("queries", "query_concentration", "recalibrated", "test_tasks", "compile")
 """What the trained model knows nothing of."""
 
 
@@ -110,6 +110,7 @@ class Trial:
         tuning: for the tuned companion of a trial, how its settings are chosen; plan and settings are its draw 0.
         pretraining: how its backbone is trained before, in a training that trials share; None where it is not.
         init: the file of parameters that it starts from; None for initial ones.
+        recalibrated: whether what is measured is its model with a temperature that is fitted on validation.
         tested_on: what the test tasks are of, where it is not what the training tasks are of.
         training_classes: how many classes its training tasks are cut out of; None where there are none.
         note: what else its title says.
@@ -136,6 +137,7 @@ class Trial:
     query_concentration: float | None = None
     pretraining: Pretraining | None = None
     init: Outside | None = None
+    recalibrated: bool = False
     tested_on: TestedOn | None = None
     training_classes: int | None = None
     protocol_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -145,9 +147,14 @@ class Trial:
     def title(self) -> str:
         """For messages."""
         settings = "".join(f" {name}={value}" for name, value in self.swept.items())
-        return f"{self.measured_as} {self.method}{settings} {self.norm} seed {self.seed}{self.note}" + (
-            f" tuned over {self.tuning.in_words}" if self.tuning else ""
-        )
+        title = f"{self.measured_as} {self.method}{settings} {self.norm} seed {self.seed}{self.note}"
+        title += f" tuned over {self.tuning.in_words}" if self.tuning else ""
+        return f"{title} recalibrated" if self.recalibrated else title
+
+    @property
+    def protocols_of_one_model(self) -> tuple[str, ...]:
+        """Those that measure a model alone, and not several side by side."""
+        return tuple(name for name in self.protocols if issubclass(registry.protocol(name), EvalProtocol))
 
     @property
     def measured_as(self) -> str:
@@ -161,7 +168,7 @@ class Trial:
             "way": self.bench.way,
             "shot": self.bench.shot,
             "queries": self.queries,
-            **self._of_queries,
+            **self._of_test_alone,
             "norm": self.norm,
             "preset": self.preset,
             **{name: value for name, value in as_json(self.plan).items() if name not in self.plan.OPTIONAL},
@@ -185,8 +192,10 @@ class Trial:
         return found | {name: count for name, count in counts.items() if count is not None}
 
     @property
-    def _of_queries(self) -> dict[str, Any]:
-        return {} if self.query_concentration is None else {"query_concentration": self.query_concentration}
+    def _of_test_alone(self) -> dict[str, Any]:
+        """What is left out at its default, and training knows nothing of."""
+        unequal = {} if self.query_concentration is None else {"query_concentration": self.query_concentration}
+        return unequal | ({"recalibrated": "by temperature"} if self.recalibrated else {})
 
     @property
     def outside(self) -> Mapping[str, str]:
@@ -267,7 +276,7 @@ class Trial:
         }
         config = {
             **{name: value for name, (value, default) in choices.items() if value != default},
-            **self._of_queries,
+            **self._of_test_alone,
             **key_of(self.plan),
             **key_of(self.numerics),
         }

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlpip_bench import registry
-from mlpip_bench.evaluation.protocol import EvalProtocol
 from mlpip_bench.execution.config import RunConfig
 from mlpip_bench.execution.logs import TrialLog
 from mlpip_bench.execution.measuring import train_and_measure, train_trial
@@ -40,8 +38,7 @@ def tuned(trial: Trial, config: RunConfig) -> Trial:
             f"--tune draws settings of each method; all that {trial.method} declares are set: "
             f"{', '.join(trial.plugin.search_space) or 'it declares none'}. Leave --set out, or --tune."
         )
-    alone = tuple(name for name in trial.protocols if issubclass(registry.protocol(name), EvalProtocol))
-    return dataclasses.replace(trial, protocols=alone, tuning=Tuning(config.tune, select, space))
+    return dataclasses.replace(trial, protocols=trial.protocols_of_one_model, tuning=Tuning(config.tune, select, space))
 
 
 def tune_and_measure(

@@ -131,7 +131,7 @@ def _records(
     for path in (trial.checkpoint(folder), predictions, *job.stamps):
         remove_leftovers(path)
     names = [name for name in job.protocols if trial.record_path(folder, name) in wanted]
-    afresh = job.config.overwrite == "always"
+    afresh = job.config.overwrite == "always" and not trial.recalibrated  # which its companion trains
     measure = train_and_measure if trial.tuning is None else tune_and_measure
     keeping = job.config.predictions
     return measure(trial, names, folder, reporter, afresh=afresh, predictions=keeping, log=job.config.log)

@@ -22,6 +22,7 @@ DEFAULTS: Mapping[str, object] = MappingProxyType(
         "backbone.frozen": False,
         "data.rotations": "on",
         "query_concentration": "none",
+        "recalibrated": "no",
     }
 )
 """By the name of the fact. They stand here and do not follow the options: a record means what it meant when written."""

@@ -34,6 +34,7 @@ def test_the_defaults_are_those_of_all_options_that_a_record_may_leave_out():
         **{f"backbone.{f.name}": default_of(f) for f in dataclasses.fields(NetworkSettings)},
         "data.rotations": default_of(rotations),
         "query_concentration": "none",  # RunConfig's None, in a table's words
+        "recalibrated": "no",  # its False, likewise
     }
 
 

@@ -80,6 +80,15 @@ def test_rows_measured_otherwise_say_so() -> None:
     assert notes["maml"].startswith("transductive")
     assert "k query" in notes["maml"]
     assert notes["protonets"].startswith("inductive")
+    of = {(p.method, p.bench): p.note for p in published.load()}
+    assert "Vinyals" in of["siamese_nets", "omni5w1s"]
+    assert "stream" in of["memory_mod", "omni20w5s"]
+    assert of["matching_nets", "omni5w1s"] == "without full context embeddings"
+    assert "fine-tuned" in of["matching_nets", "mini5w1s"]
+    assert "shallow" in of["snail", "mini5w5s"]
+    assert of["snail", "omni5w1s"] == ""
+    assert "47.89" in of["map_ssvm", "mini5w1s"]
+    assert all("once" in of[name, "mini5w1s"] for name in ("llama", "platipus", "bmaml"))
 
 
 def test_loads_from_any_folder(tmp_path: Path) -> None:

@@ -197,10 +197,14 @@ def _settings(a: Configuration, b: Configuration, choices: Sequence[str], data_k
     return "; ".join(filter(None, (*varied, in_words(a.first, data_keys))))
 
 
+_CHOICES = (*NORM_FACTS, "method code", "recalibrated")
+"""Facts that configurations of a method may differ in, as in its settings, and be compared."""
+
+
 def _differing_choices(a: Entry, b: Entry) -> list[str]:
-    """Which settings, norm and code two configurations of a method differ in; nothing if they differ in more."""
+    """What of :data:`_CHOICES` and of its settings two configurations of a method differ in; nothing if in more."""
     names = {n for n in a.facts.keys() | b.facts.keys() if a.facts.get(n) != b.facts.get(n)} - {"record"}
-    if any(name not in (*NORM_FACTS, "method code") and not name.startswith("settings.") for name in names):
+    if any(name not in _CHOICES and not name.startswith("settings.") for name in names):
         return []
     return sorted(names - {"inductive"})
 
