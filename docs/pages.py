@@ -22,7 +22,6 @@ from mlpip_bench.evaluation import metrics
 from mlpip_bench.evaluation.protocol import SideBySideProtocol
 from mlpip_bench.inference.method import TrainingPlan
 from mlpip_bench.inference.search import LogUniform, OneOf
-from mlpip_bench.testing import check_method
 from mlpip_bench.utils.settings import fields_of
 
 # -- text ------------------------------------------------------------------------------------------------------------
@@ -231,38 +230,6 @@ def training_settings() -> str:
     return table(("setting", "meaning"), [(code(field.name), markdown(meanings[field.name])) for field in fields])
 
 
-PROPERTIES = {
-    "exchangeable in D": ("support_order",),
-    "equivariant in classes": ("class_relabeling",),
-    "open in way and shot": ("way_and_shot", "unequal_shots"),
-    "independent in queries": ("queries_independent",),
-    "a density": ("probabilities", "predictive_integrates"),
-}
-"""By the head of a column, the conformance checks that all must pass."""
-
-_NAMED = {"passed": "yes", "expected deviation": "yes", "expected failure": "no", "not applicable": ""}
-
-
-def properties() -> str:
-    """What classifiers keep by nature: the conformance suite's results, as it gives them when the page is made."""
-    rows = []
-    for name in registry.method_names():
-        plugin = registry.method(name)
-        if "classification" in plugin.handles:
-            found = {
-                result.name: _NAMED.get(result.status, result.status)
-                for result in check_method(plugin, [c for checks in PROPERTIES.values() for c in checks])
-            }
-            rows.append([f"[{code(name)}]({name}.md)", *(_worst(found[c] for c in cs) for cs in PROPERTIES.values())])
-    return table(("method", *PROPERTIES), rows)
-
-
-def _worst(answers: Iterable[str]) -> str:
-    """That of several checks: what is not passed, if anything is; no answer where none applies."""
-    given = [answer for answer in answers if answer]
-    return next((answer for answer in given if answer != "yes"), given[0] if given else "")
-
-
 # -- protocols -------------------------------------------------------------------------------------------------------
 
 
@@ -465,7 +432,6 @@ def kind_table(folder: str) -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     **{folder: lambda folder=folder: kind_table(folder) for folder in KINDS},
-    "properties": properties,
     "settings of training": training_settings,
 }
 """What stands in a page for ``<!-- generated: NAME -->``."""

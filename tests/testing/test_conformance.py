@@ -1,6 +1,7 @@
 """All registered methods conform; and the suite's own rules: nothing is skipped unseen, nothing raises."""
 
 import dataclasses
+import functools
 import random
 import re
 from pathlib import Path
@@ -21,17 +22,50 @@ from mlpip_bench.utils.errors import UserError
 MAY_NOT_APPLY = {"predictive_integrates", "every_parameter", "gradient", "evidence_bound"}
 
 
+# What a classifier keeps by its nature: a column of a table in the docs, and the checks that all must pass.
+PROPERTIES = {
+    "exchangeable in D": ("support_order",),
+    "equivariant in classes": ("class_relabeling",),
+    "open in way and shot": ("way_and_shot", "unequal_shots"),
+    "independent in queries": ("queries_independent",),
+    "a density": ("probabilities", "predictive_integrates"),
+}
+
+
+@functools.cache
+def found(name: str, check: str) -> CheckResult:
+    (result,) = check_method(registry.method(name), [check])
+    return result
+
+
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("name", registry.method_names())
 def test_a_registered_method_conforms(name, check):
-    plugin = registry.method(name)
-    (result,) = check_method(plugin, [check])
+    plugin, result = registry.method(name), found(name, check)
     if result.status == "not applicable":
         assert check in MAY_NOT_APPLY or set(CHECKS[check].kinds).isdisjoint(plugin.handles)
         pytest.skip(result.detail)
     if result.status == "expected failure":
         pytest.xfail(result.detail)
     assert result.status == "passed", result.detail
+
+
+def properties() -> list[str]:
+    """Rows of the table of methods: ``no`` where a check fails, as the method expects it to."""
+    rows = []
+    for name in registry.method_names():
+        if "classification" in registry.method(name).handles:
+            statuses = [{found(name, check).status for check in checks} for checks in PROPERTIES.values()]
+            cells = ["no" if "expected failure" in kinds else "yes" for kinds in statuses]
+            rows.append(f"| [`{name}`]({name}.md) | {' | '.join(cells)} |")
+    return rows
+
+
+def test_the_page_of_methods_says_what_the_checks_find():
+    page = (REPOSITORY / "docs" / "methods" / "index.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"<!-- table: properties -->\n\| method \| (.*) \|\n\|.*\n((?:\|.*\n)+)", page)
+    assert table[0].split(" | ") == list(PROPERTIES)
+    assert table[1].splitlines() == properties()
 
 
 # -- a method that is known in closed form ---------------------------------------------------------------------------
@@ -335,3 +369,7 @@ def test_the_documentation_lists_the_checks_of_the_code():
     for sentence in listed.values():
         assert re.fullmatch(r"[A-Z].*[^.]\.", sentence), f"one line that ends with a full stop: {sentence}"
         assert ". " not in sentence, f"one sentence: {sentence}"
+
+
+if __name__ == "__main__":  # print the table, for the page
+    print(*properties(), sep="\n")  # noqa: T201
