@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from mlpip_bench.methods.memory_mod import MemoryMod
 from mlpip_bench.methods.siamese_nets import SiameseNets
 from mlpip_bench.methods.versa import Versa
 from torch import Tensor, nn
@@ -199,7 +200,7 @@ class NoKL(Bound):
         return 0 * super().kl(psi)
 
 
-# losses of pairs, which are no likelihoods
+# losses of pairs and of margins, which are no likelihoods
 
 
 @caught_by("loss_mean_over_points")
@@ -215,6 +216,13 @@ class MeanOfPairsThatAreWrong(SiameseNets):
         same = batch.query.one_hot @ batch.support.one_hot.mT
         losses = nn.functional.binary_cross_entropy_with_logits(logits, same, reduction="none")
         return losses[(logits > 0) != same.bool()].mean()
+
+
+@caught_by("loss_mean_over_tasks")
+class MeanOfMarginsThatAreMissed(MemoryMod):
+    def loss(self, batch):
+        margins = self.eval().margins(batch)  # in one order, whose draws would explain the difference
+        return margins.sum() / (margins > 0).sum()
 
 
 # gradients
