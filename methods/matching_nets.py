@@ -20,10 +20,10 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Distribution
+from torch.distributions import Distribution
 from torch.nn.functional import normalize
 
-from mlpip_bench.inference.distributions import Delta
+from mlpip_bench.inference.distributions import Delta, attention_vote
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.inference.search import LogUniform
@@ -70,9 +70,7 @@ class MatchingNets(Method[Delta]):
         features, _ = self.backbone(query_x, q.norm_statistics)
         embedded, one_hot = q.psi.mean.split([features.shape[-1], q.psi.mean.shape[-1] - features.shape[-1]], -1)
         similarity = self.settings.scale * normalize(features, dim=-1) @ embedded.mT  # [task, point, support point]
-        other_class = (one_hot.mT == 0).unsqueeze(1)  # [task, 1, way, support point]
-        by_class = similarity.unsqueeze(2).masked_fill(other_class, -math.inf)
-        return Categorical(logits=by_class.logsumexp(-1), validate_args=False)
+        return attention_vote(similarity, one_hot)
 
     def loss(self, batch: TaskBatch) -> Tensor:
         """Cross-entropy of the queries."""

@@ -223,6 +223,18 @@ def linear_outputs(
     return torch.baddbmm(psi[..., -1:].mT, features, psi[..., :-1].mT)
 
 
+def attention_vote(
+    scores: Float[Tensor, "task point support"], one_hot: Float[Tensor, "task support way"]
+) -> Categorical:
+    """The attention on each class: a softmax of the scores, summed over the support points with its label.
+
+    A support point whose label is all zeros has no part in it.
+    """
+    other_class = (one_hot.mT == 0).unsqueeze(1)  # [task, 1, way, support]
+    by_class = scores.unsqueeze(2).masked_fill(other_class, -math.inf)
+    return Categorical(logits=by_class.logsumexp(-1), validate_args=False)
+
+
 def class_rank(values: Float[Tensor, "task way feature"]) -> Int[Tensor, "task way"]:
     """The place of each class in its task, in the order of sums of its values: another labeling has the same places."""
     return values.sum(-1).argsort(-1).argsort(-1)

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from mlpip_bench.methods.memory_mod import MemoryMod
+from mlpip_bench.methods.siamese_nets import SiameseNets
 from mlpip_bench.methods.versa import Versa
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal, kl_divergence
@@ -196,6 +198,31 @@ class WrongSignOfTheKL(Bound):
 class NoKL(Bound):
     def kl(self, psi):
         return 0 * super().kl(psi)
+
+
+# losses of pairs and of margins, which are no likelihoods
+
+
+@caught_by("loss_mean_over_points")
+class QueriesPairedWithQueries(SiameseNets):
+    def loss(self, batch):
+        return super().loss(TaskBatch(batch.merged, batch.query))
+
+
+@caught_by("loss_mean_over_tasks")
+class MeanOfPairsThatAreWrong(SiameseNets):
+    def loss(self, batch):
+        logits, _ = self.pairs(self.amortize(batch.support), batch.query.x)
+        same = batch.query.one_hot @ batch.support.one_hot.mT
+        losses = nn.functional.binary_cross_entropy_with_logits(logits, same, reduction="none")
+        return losses[(logits > 0) != same.bool()].mean()
+
+
+@caught_by("loss_mean_over_tasks")
+class MeanOfMarginsThatAreMissed(MemoryMod):
+    def loss(self, batch):
+        margins = self.eval().margins(batch)  # in one order, whose draws would explain the difference
+        return margins.sum() / (margins > 0).sum()
 
 
 # gradients
