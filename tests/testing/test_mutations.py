@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from mlpip_bench.methods.map_dlm import MapDLM
+from mlpip_bench.methods.map_ssvm import MapSSVM
 from mlpip_bench.methods.versa import Versa
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal, kl_divergence
@@ -198,6 +200,13 @@ class NoKL(Bound):
         return 0 * super().kl(psi)
 
 
+@caught_by("loss_mean_over_tasks")
+class PointsOfOtherTasksRanked(MapSSVM):
+    def loss(self, batch):
+        parts = (batch.support, batch.query)
+        return super().loss(TaskBatch(*(Labeled(p.x.flatten(0, 1)[None], p.y.flatten()[None], p.way) for p in parts)))
+
+
 # gradients
 
 
@@ -237,6 +246,13 @@ class HalfOfTheGradient(Predictive):
     def summary(self, features, support):
         summary = super().summary(features, support)
         return (summary + summary.detach()) / 2
+
+
+@caught_by("gradient")
+class ValueOfTheRankingsAlone(MapDLM):
+    def loss(self, batch):
+        loss = super().loss(batch)
+        return loss - loss.detach() + loss.detach().round(decimals=2)  # piecewise constant, as 1 - AP is
 
 
 # q and the predictive
