@@ -17,6 +17,7 @@ import pytest
 import torch
 from mlpip_bench.methods.map_dlm import MapDLM
 from mlpip_bench.methods.map_ssvm import MapSSVM
+from mlpip_bench.methods.neural_statistician import NeuralStatistician
 from mlpip_bench.methods.versa import Versa
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal, kl_divergence
@@ -253,6 +254,12 @@ class ValueOfTheRankingsAlone(MapDLM):
     def loss(self, batch):
         loss = super().loss(batch)
         return loss - loss.detach() + loss.detach().round(decimals=2)  # piecewise constant, as 1 - AP is
+
+
+@caught_by("gradient")
+class ContextDrawnWithoutGradient(NeuralStatistician):
+    def _draw(self, x, features, context, noise):
+        return super()._draw(x, features, context.detach(), noise)
 
 
 # q and the predictive
