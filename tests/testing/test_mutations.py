@@ -15,7 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from mlpip_bench.methods.map_dlm import MapDLM
+from mlpip_bench.methods.map_ssvm import MapSSVM
 from mlpip_bench.methods.memory_mod import MemoryMod
+from mlpip_bench.methods.neural_statistician import NeuralStatistician
 from mlpip_bench.methods.siamese_nets import SiameseNets
 from mlpip_bench.methods.versa import Versa
 from torch import Tensor, nn
@@ -225,6 +228,13 @@ class MeanOfMarginsThatAreMissed(MemoryMod):
         return margins.sum() / (margins > 0).sum()
 
 
+@caught_by("loss_mean_over_tasks")
+class PointsOfOtherTasksRanked(MapSSVM):
+    def loss(self, batch):
+        parts = (batch.support, batch.query)
+        return super().loss(TaskBatch(*(Labeled(p.x.flatten(0, 1)[None], p.y.flatten()[None], p.way) for p in parts)))
+
+
 # gradients
 
 
@@ -264,6 +274,19 @@ class HalfOfTheGradient(Predictive):
     def summary(self, features, support):
         summary = super().summary(features, support)
         return (summary + summary.detach()) / 2
+
+
+@caught_by("gradient")
+class ValueOfTheRankingsAlone(MapDLM):
+    def loss(self, batch):
+        loss = super().loss(batch)
+        return loss - loss.detach() + loss.detach().round(decimals=2)  # piecewise constant, as 1 - AP is
+
+
+@caught_by("gradient")
+class ContextDrawnWithoutGradient(NeuralStatistician):
+    def _draw(self, x, features, context, noise):
+        return super()._draw(x, features, context.detach(), noise)
 
 
 # q and the predictive
