@@ -208,7 +208,7 @@ def test_a_record_outside_a_results_folder(finished, tmp_path):
     path = shutil.copy(record_of(finished, "protonets", "accuracy"), tmp_path)
     with pytest.raises(UserError, match="a record lies in its results folder"):
         load(path)
-    with pytest.raises(UserError, match="a record must be readable"):
+    with pytest.raises(UserError, match="a record must be there"):
         load(tmp_path / "none.json")
 
 

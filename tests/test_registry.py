@@ -295,21 +295,21 @@ def test_a_method_that_fails_at_work_fails_its_checks_and_its_trial_only(fault, 
 
 
 def test_two_plugins_of_one_name_are_both_named_and_the_others_go_on(site, monkeypatch):
-    install(site, "one_plugin", cosine(), "one_plugin:CosineMeans", name="twice")
-    install(site, "other_plugin", cosine(), "other_plugin:CosineMeans", name="twice")
+    install(site, "one_plugin", cosine(), "one_plugin:CosineMeans", name="of_both")
+    install(site, "other_plugin", cosine(), "other_plugin:CosineMeans", name="of_both")
     only(monkeypatch, "protonets")
     says = (
-        "'twice' is registered by one_plugin:CosineMeans of the package one_plugin_package and by "
+        "'of_both' is registered by one_plugin:CosineMeans of the package one_plugin_package and by "
         "other_plugin:CosineMeans of the package other_plugin_package. Uninstall"
     )
-    result = invoke("check", "twice")
+    result = invoke("check", "of_both")
     assert result.exit_code == 2
     assert says in result.output
     assert says in invoke("check", "--all").output
     listed = invoke("list", "methods", "--check")
     assert listed.exit_code == 1
     assert "protonets" in listed.output
-    assert "twice" in listed.output
+    assert "of_both" in listed.output
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def test_pictures_that_are_no_task(spoil: Callable[[Path], object], says, finish
     [
         ("omniglot-protonet", "unknown model 'omniglot-protonet'. Did you mean 'omniglot-protonets'?"),
         ("none.safetensors", "an exported model must be readable; none.safetensors is not: No such file"),
-        ("none.json", "a record must be readable and whole; none.json is not: "),
+        ("none.json", "a record must be there; none.json is not."),
         (".", "a record must be readable and whole; . is not: "),
         ("", "a path needs a name"),
         ("~nobody-has-this-name/m.safetensors", "~ stands for a home folder"),
@@ -309,7 +309,7 @@ def test_a_file_that_cannot_be_written(finished, task, tmp_path):
 
 def test_export_of_what_is_no_record(finished, tmp_path):
     done = invoke("export", tmp_path / "none.json", "--to", tmp_path / "m.safetensors")
-    assert (done.exit_code, "a record must be readable" in done.output) == (2, True)
+    assert (done.exit_code, "a record must be there" in done.output) == (2, True)
     done = invoke("export", record_of(finished, "versa"), "--to", tmp_path / "m.pt")
     assert (done.exit_code, "a file that ends in .safetensors" in done.output) == (2, True)
     assert not list(tmp_path.iterdir())

@@ -112,7 +112,8 @@ ELSEWHERE |= {
 SMALL = "--iterations 1 --test-tasks 2 --queries 1 --device cpu"
 SMALL_SETTINGS = ("validation_tasks=1", "tasks_per_batch=1", "train_queries=1")
 LONG = re.compile(
-    "results/sinusoid|timing --set|versatility|tiny5w1s|--norm all|--preset paper|--profile|--jobs|--tune|--sweep"
+    "results/sinusoid|results/transfer|timing --set|versatility|tiny5w1s|--norm all|--preset paper|--profile|--jobs|"
+    "--tune|--sweep"
 )
 """What is left to the slow tests; the others have a dry run of it."""
 REPLACED = re.compile(r" --(iterations|test-tasks|queries|device|results) \S+")
