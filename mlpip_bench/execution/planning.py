@@ -326,8 +326,9 @@ def _backbone(config: RunConfig, bench: BenchSpec, family: TaskFamily, data: Any
     spec = BackboneSpec(name, plugin, settings, family.input_shape(data))
     plugin.check(spec.input_shape, settings)
     if config.init is not None and spec.outside is not None:
+        theirs = spec.outside.path or "has weights that its code loads"
         raise UserError(
-            f"parameters are of one file; --init names {config.init}, and --backbone {spec.outside.path}. Leave one of "
+            f"parameters are of one file; --init names {config.init}, and --backbone {theirs}. Leave one of "
             "them out: what --init names has those of the backbone, too."
         )
     return spec

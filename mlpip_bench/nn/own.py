@@ -109,7 +109,8 @@ class OwnNetwork(NetworkBackbone):
         together, again = (self.forward(query, statistics)[0] for _ in range(2))
         if not torch.equal(query, before):
             raise UserError(f"a backbone must leave its images as they are; {self.place} changes them in place.")
-        if moved := [name for name, buffer in self.network[0].named_buffers() if not torch.equal(buffer, kept[name])]:
+        now = dict(self.network[0].named_buffers())
+        if moved := [n for n in now if n not in kept or not torch.equal(now[n], kept[n])]:
             raise UserError(
                 f"a backbone must stay as it is at test; {self.place} changes {', '.join(moved)} when it is asked. "
                 "Leave that to training (self.training)."

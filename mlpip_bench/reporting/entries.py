@@ -27,10 +27,10 @@ COMPARABLE = ("queries", "preset", "source", "test_tasks")
 NORM_FACTS = ("norm", "inductive")
 """Facts that the norm decides."""
 
-OF_BACKBONE = "backbone."
+_OF_BACKBONE = "backbone."
 """Beginning of the names of a backbone's settings."""
 
-_OF_SOME = ("pretrained.", "pretraining.", OF_BACKBONE)
+_OF_SOME = ("pretrained.", "pretraining.", _OF_BACKBONE)
 """Beginnings of facts that only some networks have, and that say nothing where they are not."""
 
 _FAMILIES = ("omni", "tiny", "mini", "toy", "context", "views", "linear")
@@ -155,9 +155,9 @@ def conflicts(entries: Iterable[Entry], key: Callable[[Entry], Hashable]) -> set
     """
     found: set[str] = set()
     for group in grouped(entries, key).values():
-        found |= _several(group, lambda name: not name.startswith(OF_BACKBONE))
+        found |= _several(group, lambda name: not name.startswith(_OF_BACKBONE))
         for part in grouped(group, lambda e: e.facts.get("backbone", "")).values():
-            found |= _several(part, lambda name: name.startswith(OF_BACKBONE))
+            found |= _several(part, lambda name: name.startswith(_OF_BACKBONE))
     return found - {"record"}
 
 

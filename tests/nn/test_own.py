@@ -70,6 +70,15 @@ NETWORK = """
             return super().forward(x)
 
 
+    class Growing(nn.Flatten):
+        def __init__(self, input_shape):
+            super().__init__()
+
+        def forward(self, x):
+            self.register_buffer(f"seen{len(self._buffers)}", torch.zeros(()))
+            return super().forward(x)
+
+
     class Pair(nn.Flatten):
         def forward(self, x):
             return super().forward(x), x
@@ -191,6 +200,7 @@ def test_classes_and_functions_without_parameters_are_taken(name, settings, file
         ("sees_others", "those of .*:sees_others do"),
         ("FirstOfBatch", "those of .*:FirstOfBatch do"),
         ("Moving", "changes seen when it is asked"),
+        ("Growing", r"changes seen\d+, .* when it is asked"),
         ("Pair", r"must return one tensor, \[image, feature\]; for 2 images .*:Pair returns a tuple"),
         ("OneMore", r"must return one tensor, \[image, feature\]; for 2 images .*:OneMore returns \(3, \d+\)"),
         ("with_objects,layers=3", "unknown setting.*layers"),
@@ -234,6 +244,11 @@ def test_weights_that_a_networks_own_code_loads_are_named_and_not_trained_again(
     shown = invoke("table", "--results", tmp_path / "runs", "--format", "csv").output
     rows = list(csv.DictReader(shown.splitlines()))
     assert {row["pretraining"] for row in rows} == {"weights that its code loads: glyphs"}
+
+
+def test_weights_of_a_networks_own_code_and_of_a_file_are_one_too_many(file, tmp_path):
+    result = run(tmp_path, f"{file}:build,trained_on=glyphs", "--init", "w.pt,trained_on=x")
+    assert_one_error(result, "--init names w.pt, and --backbone has weights that its code loads")
 
 
 def test_a_module_that_is_not_there_is_one_error(tmp_path):
