@@ -64,7 +64,10 @@ class MatchingNetsSettings:
         if self.reads < 0:
             raise ValueError(f"reads must not be negative; got {self.reads}")
         if self.context == "none" and self.reads != MatchingNetsSettings.reads:
-            raise ValueError(f"reads are those of context=full; got reads={self.reads} with context=none")
+            raise ValueError(
+                f"reads are those of context=full; got reads={self.reads} with context=none. Set context=full, or "
+                "leave reads out"
+            )
 
 
 class FullContext(nn.Module):

@@ -57,8 +57,9 @@ class MemoryModSettings:
     stop_keys: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.alpha < math.inf or (self.scale is not None and not 0 < self.scale < math.inf):
-            raise ValueError(f"alpha and scale must be positive and finite; got {self.alpha} and {self.scale}")
+        for name, value in (("alpha", self.alpha), ("scale", self.scale)):
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be positive and finite; got {value}")
 
 
 class MemoryMod(Method[Delta]):

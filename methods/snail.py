@@ -43,6 +43,8 @@ from mlpip_bench.utils.errors import UserError
 EMBEDDING, FILTERS = 64, 128
 ATTENTION = ((64, 32), (256, 128), (512, 256))
 """Keys and values of the attention layers, between which are temporal convolutions."""
+MOST_SHOTS = 1000
+"""The layers grow with the logarithm of the shots, and their weights with its square."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class SNAILSettings:
     shots: int = 5
 
     def __post_init__(self) -> None:
-        if self.shots < 1:
-            raise ValueError(f"shots must be at least 1; got {self.shots}")
+        if not 1 <= self.shots <= MOST_SHOTS:
+            raise ValueError(f"shots must be from 1 to {MOST_SHOTS}; got {self.shots}")
 
 
 class SNAIL(Method[Delta]):

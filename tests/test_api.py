@@ -130,6 +130,8 @@ def test_a_loaded_model_is_measured_on_its_own_data_only(finished):
     assert scores(frame)["protonets", "accuracy"] == store.load(path).scores[0].per_task
     with pytest.raises(UserError, match=r"comes without data; pass its bench, .*load_bench\('omni5w1s'"):
         evaluate(loaded)
+    with pytest.raises(UserError, match=r"from load_bench; got a str, 'omni5w1s'. Pass load_bench\('omni5w1s'"):
+        evaluate(loaded, bench="omni5w1s")
     with pytest.raises(UserError, match=r"its own bench and data, omni5w1s of glyphs .* got omni5w5s of glyphs"):
         evaluate(loaded, bench=load_bench("omni5w5s", source="procedural"))
 

@@ -196,6 +196,11 @@ def _with_data(trial: Trial, bench: Bench | None) -> Trial:
                 f"evaluate(model, bench=load_bench({trial.bench.name!r}, data_root=...))."
             )
         return trial
+    if not isinstance(bench, Bench):
+        raise UserError(
+            f"bench is a bench with its data, from load_bench; got a {type(bench).__name__}, {bench!r}. "
+            f"Pass load_bench({trial.bench.name!r}, data_root=...)."
+        )
     if (bench.name, bench.data.fingerprint) != (trial.bench.name, trial.data.fingerprint):
         raise UserError(
             f"a model is measured on its own bench and data, {trial.bench.name} of {trial.data.name} "

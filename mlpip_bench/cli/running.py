@@ -189,7 +189,7 @@ def _duration(seconds: float) -> str:
 def _print_configuration(planned: Sequence[Trial], protocols: tuple[str, ...], test_tasks: int | None) -> None:
     table = folded_table("bench", "method", "seeds", "resolved configuration")
     shown: dict[tuple[str, str, str], list[str]] = {}
-    for trial in planned:
+    for trial in (trial for trial in planned if not trial.recalibrated):  # whose companion has the same
         config = {k: v for k, v in trial.config.items() if k not in ("way", "shot")}
         config |= {f"settings.{k}": v for k, v in config.pop("settings").items()}
         text = ", ".join(f"{k} {v}" for k, v in config.items())
@@ -205,6 +205,8 @@ def _print_configuration(planned: Sequence[Trial], protocols: tuple[str, ...], t
     for (bench, method, text), seeds in shown.items():
         table.add_row(bench, method, ",".join(seeds), text)
     err.print(table)
+    if any(trial.recalibrated for trial in planned):
+        err.print("each is measured with a fitted temperature as well", highlight=False)
     for trial in planned:
         if left_out := [name for name in protocols if name not in trial.protocols]:
             err.print(f"does not apply to {trial.title}: {', '.join(left_out)}", highlight=False)

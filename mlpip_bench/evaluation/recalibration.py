@@ -8,6 +8,7 @@ predictions. The most probable class stays what it is.
 from __future__ import annotations
 
 import copy
+import math
 from types import MethodType
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.distributions import Categorical, Distribution
 from mlpip_bench.evaluation.keeping import to_keep
 from mlpip_bench.evaluation.predict import over_classes, predict
 from mlpip_bench.inference.method import Method, Posterior
-from mlpip_bench.records.rescoring import temperature
+from mlpip_bench.records.rescoring import LOG_TEMPERATURES, temperature
 from mlpip_bench.tasks.stream import Stream
 from mlpip_bench.utils.errors import TrialError
 
@@ -32,6 +33,11 @@ def fitted_temperature(method: Method[Any], validation: Stream, tasks: int) -> f
         return temperature(to_keep(predict(method, validation, tasks), validation))
     except ValueError as error:
         raise TrialError(f"a temperature is fitted to predictions of validation tasks; {error}.") from error
+
+
+def at_an_end(temperature: float) -> bool:
+    """Whether a fitted temperature is at an end of what is searched, beyond which another may be better."""
+    return min(abs(math.log(temperature) - end) for end in LOG_TEMPERATURES) < 1e-3
 
 
 def recalibrated(method: Method[Any], temperature: float) -> Method[Any]:

@@ -22,7 +22,7 @@ from mlpip_bench.evaluation.protocol import (
     SideBySideProtocol,
     compiled_for_tests,
 )
-from mlpip_bench.evaluation.recalibration import fitted_temperature, recalibrated
+from mlpip_bench.evaluation.recalibration import at_an_end, fitted_temperature, recalibrated
 from mlpip_bench.execution.fingerprint import NUMBERS_VERSION, engine_code, requirements
 from mlpip_bench.execution.logs import TrialLog
 from mlpip_bench.execution.starting import begin
@@ -312,6 +312,8 @@ def _measure(
         if trial.recalibrated:
             temperature = fitted_temperature(method, streams["validation"], trial.plan.validation_tasks)
             tested, detail = recalibrated(method, temperature), {"temperature": (temperature,)}
+            if at_an_end(temperature):
+                reporter.say(f"{trial.title}: its temperature, {temperature:.3g}, is at an end of what is searched")
         evaluation = Evaluation(tested, which, streams["test"], trial.plan.test_tasks, reporter, trial.title)
         complete: dict[str, list[Scores]] = {}
         waits = kept is not None  # for predictions, which the first protocol that needs them makes

@@ -184,6 +184,11 @@ def _recalibrated(trial: Trial) -> Trial:
         raise UserError(
             f"--recalibrate is for probabilities of classes; {trial.bench.name} is {trial.family.kind}. Leave it out."
         )
+    if trial.bench.least:
+        raise UserError(
+            f"--recalibrate fits one temperature, to tasks of one way and shot; those of {trial.bench.name} each have "
+            "their own. Name a bench of one way and shot, such as omni5w1s, or leave it out."
+        )
     return replace(trial, protocols=trial.protocols_of_one_model, recalibrated=True)
 
 

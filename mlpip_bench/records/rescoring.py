@@ -151,18 +151,28 @@ def _top(p: Predictions) -> Array:
 
 
 def _full(p: Predictions) -> Array:
-    """All log-probabilities in float64, those of targets in the precision in which they are kept."""
-    if p.log_probs is None:
+    """All log-probabilities in float64, those of targets in the precision in which they are kept.
+
+    The others are rounded more coarsely, by which one may come to be above the most probable: it is set to that.
+    """
+    if p.log_probs is None or p.choices is None:
         raise ValueError("they have the probabilities of two classes alone, or of none")
     full = p.log_probs.astype(np.float64)
     np.put_along_axis(full, _classes(p)[..., None], p.of_target[..., None].astype(np.float64), -1)
-    return full
+    choices = p.choices.astype(np.int64)[..., None]
+    most = np.maximum(np.take_along_axis(full, choices, -1), p.of_target[..., None])
+    np.put_along_axis(full, choices, most, -1)
+    return np.minimum(full, most)
 
 
 _OF_QUERIES: Mapping[str, Callable[[Predictions], Array]] = {"accuracy": _hits, "nll": _losses, "brier": _squares}
 """Scores that are means over queries, each of its own."""
 
 # ------------------------------------------------------------------------------------------- other predictions
+
+
+LOG_TEMPERATURES = (-5.0, 5.0)
+"""Ends of what is searched. A model at chance has an end: no temperature is too high for it."""
 
 
 def temperature(validation: Predictions) -> float:
@@ -182,7 +192,7 @@ def temperature(validation: Predictions) -> float:
         tempered = log_softmax(full / math.exp(log_temperature), axis=-1)
         return -float(np.take_along_axis(tempered, classes, -1).mean())
 
-    return math.exp(minimize_scalar(of, bounds=(-5, 5), method="bounded", options={"xatol": 1e-6}).x)
+    return math.exp(minimize_scalar(of, bounds=LOG_TEMPERATURES, method="bounded", options={"xatol": 1e-6}).x)
 
 
 def tempered(p: Predictions, temperature: float) -> Predictions:

@@ -220,6 +220,21 @@ def comparable_groups(entries: Iterable[Entry], names: Sequence[str]) -> list[li
     return sorted(groups, key=lambda g: (g[0].score.metric, bench_order(g[0].bench), facts_order(g[0], names)))
 
 
+def without_copies(entries: Sequence[Entry]) -> list[Entry]:
+    """Without the scores of recalibrated models that a temperature has left as they are, as it does all accuracies."""
+
+    def model(entry: Entry) -> Hashable:
+        facts = sorted(fact for fact in entry.facts.items() if fact[0] not in ("recalibrated", "record"))
+        return entry.score.metric, entry.column, entry.record.seed, *facts
+
+    plain = {model(e): e for e in entries if e.facts.get("recalibrated", "no") == "no"}
+    return [
+        e
+        for e in entries
+        if (own := plain.get(model(e))) in (None, e) or list(own.score.per_task) != list(e.score.per_task)
+    ]
+
+
 def telling_facts(entries: Iterable[Entry]) -> dict[str, list[str]]:
     """Names of the facts that distinguish the configurations of each method."""
     by_method = grouped(entries, lambda e: e.record.method)

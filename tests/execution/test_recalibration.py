@@ -12,6 +12,8 @@ from mlpip_bench import registry
 from mlpip_bench.evaluation.recalibration import recalibrated
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.records import rescoring, store
+from mlpip_bench.reporting.answer import answers
+from mlpip_bench.reporting.tables.paired import method_differences
 
 PROTOCOLS = "accuracy,nll,calibration"
 
@@ -28,6 +30,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert run(folder).exit_code == 0
     result = run(folder, "--recalibrate", "--sweep", "protonets.scale=1,0.01")
     assert result.exit_code == 0, result.output
+    assert "recalibrated by temperature, norm" not in result.output  # what is resolved is shown once
+    assert "each is measured with a fitted temperature as well" in result.output
     return folder
 
 
@@ -99,6 +103,28 @@ def test_a_model_is_loaded_without_a_temperature(results):
 def test_numbers_have_no_temperature(tmp_path):
     arguments = ("--methods", "versa", "--bench", "linear5s", "--results", tmp_path, "--recalibrate", *budget())
     assert_one_error(invoke("run", *arguments), "for probabilities of classes; linear5s is regression")
+
+
+def test_tasks_of_several_ways_have_no_temperature(tmp_path):
+    arguments = ("--methods", "protonets", "--bench", "omni2..5w1s", "--source", "procedural", "--results", tmp_path)
+    assert_one_error(invoke("run", *arguments, "--recalibrate", *budget()), "one way and shot; those of omni2..5w1s")
+
+
+def test_a_model_is_not_compared_with_itself(results):
+    """A temperature leaves accuracies as they are; NLL is another one's."""
+    compared = {
+        metric: [(c.method, c.against) for c in method_differences(store.load_all(results)) if c.metric == metric]
+        for metric in ("accuracy", "nll")
+    }
+    assert not any("by temperature" in name for pair in compared["accuracy"] for name in pair)
+    assert any("versa (recalibrated" in a and "versa (recalibrated" in b for a, b in compared["nll"])
+    assert not any("recalibrated" in a.sentence for a in answers(store.load_all(results), []) if a.metric == "accuracy")
+
+
+def test_a_temperature_at_an_end_is_said(tmp_path):
+    """A scale that makes all predictions certain, of a model that has learned nothing."""
+    result = run(tmp_path, "--recalibrate", "--set", "protonets.scale=1000000", methods="protonets", protocols="nll")
+    assert "at an end of what is searched" in " ".join(result.output.split())
 
 
 def test_predictives_are_a_power_of_what_they_were():

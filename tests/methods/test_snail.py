@@ -90,5 +90,5 @@ def test_a_task_of_another_way_is_one_error_that_says_what_to_do():
 
 
 def test_settings_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match="at least 1; got 0"):
+    with pytest.raises(ValueError, match="from 1 to 1000; got 0"):
         SNAILSettings(shots=0)

@@ -24,6 +24,7 @@ from mlpip_bench.reporting.entries import (
     seeds_of,
     shown_of,
     telling_facts,
+    without_copies,
 )
 from mlpip_bench.reporting.table import ATTRIBUTES, Cell, Row, WideTable
 from mlpip_bench.reporting.wording import (
@@ -221,7 +222,8 @@ def nothing_to_pair(records: Sequence[Record]) -> UserError:
 
 
 def _pairable(records: Iterable[Record]) -> list[Entry]:
-    return [e for e in entries_of(records) if e.score.model == "best" and not e.score.condition]
+    entries = [e for e in entries_of(records) if e.score.model == "best" and not e.score.condition]
+    return without_copies(entries)
 
 
 def _comparison(

@@ -219,6 +219,11 @@ def _general_notes(entries: Sequence[Entry], rows: Sequence[Row], published: Seq
     yield from interval_notes(entries, rows)
     if any(row.attributes["trained"] for row in rows):
         yield "trained: training tasks seen, and time of training with its validations on the machine that it ran on."
+    if any("recalibrated" in e.record.config for e in entries):
+        yield (
+            "recalibrated: by one temperature, fitted on validation tasks of the bench's own way and shot, also for "
+            "tests at others."
+        )
     if any(row.bold for row in rows):
         yield BOLD_NOTE
     if any(row.bold for row in published):
