@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from standing import standing
+
 from mlpip_bench import registry
 from mlpip_bench.benches.family import TaskFamily
 from mlpip_bench.evaluation import metrics
@@ -168,6 +170,25 @@ def settings_table(settings: type) -> str:
     )
 
 
+def standing_text(name: str) -> str:
+    """Where a method stands, on the page of one that has records in the runs of all systems."""
+    rows, notes = standing(name)
+    if not rows:
+        return ""
+    return "\n\n".join(
+        [
+            "## Where it stands",
+            "After minutes of training, one seed, best model on validation, 600 test tasks of real data; ± is the 95 % "
+            "half-width over tasks. [All rows and what they say](../findings.md#systems-of-the-papers-table-3).",
+            table(
+                ("bench", "row", "accuracy, %", "NLL, nats per query", "published accuracy, %"),
+                [(code(bench), *cells) for bench, *cells in rows],
+            ),
+            *(f"{note}." for note in notes),
+        ]
+    )
+
+
 def method_page(name: str, plugin: Any) -> str:
     """The page of a method."""
     title, summary, rest = opening(name, plugin)
@@ -198,6 +219,7 @@ def method_page(name: str, plugin: Any) -> str:
         summary,
         "\n".join(f"- {fact}: {value}" for fact, value in facts.items()),
         f"## In detail\n\n{body(rest)}" if rest else "",
+        standing_text(name),
         f"## Settings\n\n{settings}",
         f"`run --tune` draws: {', '.join(f'{code(s)} {_choice(c)}' for s, c in plugin.search_space.items())}.",
         "## Presets",

@@ -13,14 +13,18 @@ of its nearest neighbor by cosine, and what the method has is its loss.
 Differences from their paper:
 
 - A memory has one task, and queries are not written. Theirs is lifelong: it is written through a stream, with the
-  labels of earlier queries too, and has room for thousands of keys. Their figures are accuracies at a k-th showing in
-  such a stream.
+  labels of earlier queries too, and has room for thousands of keys.
 - Gradients flow through the keys, where theirs stop (``stop_keys``).
 - The keys are features of the run's backbone, without dropout, a last linear layer, or a projection of queries.
 - All keys are read, where theirs are the nearest 256, whose number k sets the scale of the cosines; here k is the
   number of keys. Of up to five keys, such as a 5-way 1-shot task's, the scale is 1 and the predictive nearly uniform.
 - The preset ``paper`` shortens gradients to their code's norm of 5; a step is one of whole tasks, where theirs are
   taken at each point of a stream.
+
+Differences from the published figure:
+
+It is the accuracy at the showing of a class that follows the first one, in a stream whose memory is still written. Here
+it is that of 5-way 1-shot tasks, each with a memory of its own five keys. The two are not the same measure.
 """
 
 from __future__ import annotations

@@ -12,11 +12,15 @@ Differences from their paper:
 - h is the run's backbone, without their layer of 4,096 sigmoid units, and images are not distorted.
 - Pairs are those of every query with every support point of its task, where theirs are drawn from all training
   classes, as many of one class as of two.
-- Figures that are quoted for them on Omniglot's 5 and 20 ways are of Vinyals et al.'s implementation (NeurIPS 2016).
 - Theirs classifies by the most similar image, with one shot. The mean over shots is this suite's, and so is the
   softmax, which with one shot has the same most probable class.
 - Adam with one rate, where theirs is SGD with rates, momenta and L2 penalties of each layer, chosen by Bayesian
   optimization. The plan's ``weight_decay`` is one penalty for all.
+
+Differences from the published figure:
+
+It is of the Siamese networks that Vinyals et al. (NeurIPS 2016) trained for their comparison, and not of those of Koch
+et al., whose own figure is of 20 characters of one alphabet. What their training had is not known in detail.
 """
 
 from __future__ import annotations

@@ -19,6 +19,12 @@ Differences from their paper:
 
 A label is a coordinate of what it reads, so that a test has the way of training: tasks of another are refused. At
 five ways the layers have 6 million parameters behind the backbone: a row of it is no comparison at equal size.
+
+Differences from the published figure:
+
+The order of the support set and the labels of the classes are irrelevant to a task. Other methods have that by
+construction; this network has to learn it from tasks. After 240 steps it is still near chance, and its validation
+accuracy is highest where the budget ends.
 """
 
 from __future__ import annotations

@@ -6,9 +6,11 @@ import pytest
 
 from builders import REPOSITORY
 from mlpip_bench.records import store
+from mlpip_bench.records.published import load as load_published
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.records.statistics import Estimate, difference, estimate, mean_ci95
 from mlpip_bench.reporting.figures.paper import _OPTIMA
+from mlpip_bench.reporting.wording import published_cell
 
 DOCS = REPOSITORY / "docs"
 
@@ -236,11 +238,53 @@ def transfer_difference_rows() -> list[str]:
     ]
 
 
+SYSTEMS = {
+    "`protonets`": ("protonets", {}),
+    "`versa`": ("versa", {}),
+    "`maml`": ("maml", {}),
+    "`matching_nets`": ("matching_nets", {"context": "none"}),
+    "`matching_nets`, full context": ("matching_nets", {"context": "full"}),
+    "`siamese_nets`": ("siamese_nets", {}),
+    "`memory_mod`": ("memory_mod", {"stop_keys": False, "learning_rate": 1e-3}),
+    "`memory_mod`, `stop_keys`": ("memory_mod", {"stop_keys": True}),
+    "`memory_mod`, rate 0.0001": ("memory_mod", {"learning_rate": 1e-4}),
+    "`map_ssvm`": ("map_ssvm", {}),
+    "`map_dlm`": ("map_dlm", {}),
+    "`neural_statistician`": ("neural_statistician", {}),
+    "`snail`": ("snail", {}),
+}
+
+
+def system_rows(bench: str) -> list[str]:
+    """What Table 3's systems reach, with the NLL that a fitted temperature makes of it where there is one."""
+    quoted = [q for q in load_published() if (q.bench, q.metric) == (bench, "accuracy")]
+    published = {q.method: published_cell(q).text for q in quoted}
+    of_bench = [r for r in load("systems") if r.bench == bench]
+    rows = []
+    for name, (method, choice) in SYSTEMS.items():
+        own = [r for r in of_bench if r.method == method]
+        own = [r for r in own if all((r.config | r.config["settings"])[key] == value for key, value in choice.items())]
+        if not own:
+            continue
+        plain, after = ([r for r in own if ("recalibrated" in r.config) is wanted] for wanted in (False, True))
+        cells = [
+            f"{plain[0].parameters:,}",
+            shown(score(plain, "accuracy", protocol="accuracy"), 2, 100),
+            shown(score(plain, "nll", protocol="nll"), 3),
+            shown(score(after, "nll", protocol="nll"), 3) if after else "",
+        ]
+        of_paper = "" if choice.get("context") == "full" else published.get(method, "")  # which is without
+        rows.append(row(name, *cells, *([of_paper] if published else [])))
+    return rows
+
+
 PAGES = {
     "precision": "timing.md",
     "sinusoid": "regression.md",
     "transfer": "findings.md",
     "transfer differences": "findings.md",
+    "systems omni5w1s": "findings.md",
+    "systems tiny5w5s": "findings.md",
 }
 TABLES = {
     "icons": icon_rows,
@@ -250,6 +294,8 @@ TABLES = {
     "precision": precision_rows,
     "transfer": transfer_rows,
     "transfer differences": transfer_difference_rows,
+    "systems omni5w1s": lambda: system_rows("omni5w1s"),
+    "systems tiny5w5s": lambda: system_rows("tiny5w5s"),
     "toy": toy_rows,
     "samples": sample_rows,
     "versatility": versatility_rows,
@@ -285,6 +331,26 @@ def test_view_findings_hold_in_the_records():
         for data, others in (("solids", ("cvae", "mean_view", "nearest_view")), ("coil100", ("cvae", "mean_view"))):
             assert mse[data, bench, "versa"] < min(mse[data, bench, other] for other in others)
     assert mse["solids", "views5s", "versa"] < mse["solids", "views1s", "versa"]
+
+
+def test_what_pages_say_of_systems_holds_in_their_records():
+    of = {r.method: r for r in load("systems") if r.bench == "omni5w1s" and r.protocol == "accuracy"}
+    for method in ("snail", "neural_statistician"):  # best where the budget ends
+        history = {each["iteration"]: each["accuracy"] for each in of[method].training["history"]}
+        assert max(history, key=history.__getitem__) == of[method].config["iterations"] == 2400
+    assert {each["iteration"]: each["accuracy"] for each in of["snail"].training["history"]}[240] < 0.3
+    temperatures = {
+        s.detail["temperature"][0]
+        for r in load("systems")
+        for s in r.scores
+        if (r.bench, r.method) == ("omni5w1s", "neural_statistician") and "recalibrated" in r.config
+    }
+    assert min(temperatures) > 10
+    collapsed = [r for r in load("systems") if (r.bench, r.method) == ("tiny5w5s", "memory_mod")]
+    for record in collapsed:  # each is best at one of its first validations, and worse from then on
+        accuracies = [each["accuracy"] for each in record.training["history"]]
+        assert record.training["best_iteration"] <= 200
+        assert accuracies[-1] < max(accuracies)
 
 
 if __name__ == "__main__":  # print the tables, for the page

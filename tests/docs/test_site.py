@@ -31,6 +31,7 @@ def loaded(name: str) -> ModuleType:
     return module
 
 
+loaded("standing")
 pages = loaded("pages")
 
 
