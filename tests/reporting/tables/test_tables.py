@@ -443,12 +443,13 @@ def test_golden_markdown() -> None:
         "| alpha | running | yes | 15 | 10 | quick, 1500 it | 0 | 2 | real | 60.00 ± 127.06 |  |\n"
         "| beta | running | yes | 15 | 10 | quick, 10 it | 0 | 2 | real |  | 95.00 ± 63.53 |\n"
         "| *published:* |  |  |  |  |  |  |  |  |  |  |\n"
-        "| Siamese Nets |  |  |  |  |  |  |  | published | 97.3 |  |\n"
+        "| Siamese Nets [1] |  |  |  |  |  |  |  | published | 97.3 |  |\n"
     )
     assert "| **99.53 ± 0.26** |" in text
-    assert "| Versa [1] |" in text
-    assert "[1] transductive batch norm" in text
-    assert "[2] inductive" in text
+    assert "[1] of Vinyals et al.'s implementation" in text
+    assert "| Versa [4] |" in text
+    assert "[4] transductive batch norm" in text
+    assert "[5] inductive" in text
 
 
 def test_markdown_rows_have_a_cell_a_column() -> None:
