@@ -7,12 +7,12 @@ from pathlib import Path
 
 from mlpip_bench.records import published, store
 from mlpip_bench.records.record import Record
-from mlpip_bench.reporting.figures.style import Run, configurations, mean_ci95_over_seeds
-from mlpip_bench.reporting.wording import published_cell
+from mlpip_bench.records.statistics import bounds_of, estimate
+from mlpip_bench.reporting.figures.style import Run, configurations
+from mlpip_bench.reporting.wording import interval_cell, published_cell
 
 EXPERIMENT = Path(__file__).resolve().parents[1] / "results" / "systems"
-METRICS = {"accuracy": (100, 2), "nll": (1, 4)}
-"""Factor and decimals of what is shown."""
+METRICS = ("accuracy", "nll")
 
 
 @functools.cache
@@ -41,7 +41,7 @@ def standing(method: str) -> tuple[list[tuple[str, ...]], list[str]]:
             (
                 bench,
                 label,
-                *(_shown(scores[metric][label], *METRICS[metric]) for metric in METRICS),
+                *(_shown(scores[metric][label]) for metric in METRICS),
                 published_cell(quoted).text if quoted else "none",
             )
             for label in scores["accuracy"]
@@ -51,6 +51,6 @@ def standing(method: str) -> tuple[list[tuple[str, ...]], list[str]]:
     return rows, notes
 
 
-def _shown(runs: list[Run], factor: float, digits: int) -> str:
-    mean, ci95 = mean_ci95_over_seeds(runs)
-    return f"{factor * mean:.{digits}f} ± {factor * ci95:.{digits}f}"
+def _shown(runs: list[Run]) -> str:
+    unit = runs[0][1].unit
+    return interval_cell(estimate([score.per_task for _, score in runs], bounds_of(unit)), unit).text

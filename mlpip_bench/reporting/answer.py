@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mlpip_bench.records.published import Published
 from mlpip_bench.records.record import Better, Record, Scores
 from mlpip_bench.reporting.decisions import NO_MARGINS, Decision, Margins, all_pairs
-from mlpip_bench.reporting.entries import COMPARABLE, Entry, comparable_groups, entries_of, estimate_of, without_copies
+from mlpip_bench.reporting.entries import COMPARABLE, Entry, comparable_groups, estimate_of, of_best_models
 from mlpip_bench.reporting.tables.paired import Configuration, best_first, configurations
 from mlpip_bench.reporting.wording import budget_in_words, duration, interval_cell, number_text, stand_in_mark
 
@@ -64,8 +64,7 @@ def answers(records: Sequence[Record], quoted: Iterable[Published], margins: Mar
         quoted: what the paper reports, under the same names: how long it trained.
         margins: what is practically equal.
     """
-    entries = [e for e in entries_of(records) if e.score.model == "best" and not e.score.condition]
-    rated = without_copies([e for e in entries if e.score.better != "neither"])
+    rated = [e for e in of_best_models(records) if e.score.better != "neither"]
     tasks = {(row.bench, row.method): row.training_tasks for row in quoted if row.training_tasks}
     found = []
     for group in comparable_groups(rated, (*COMPARABLE, "protocol")):

@@ -220,19 +220,24 @@ def comparable_groups(entries: Iterable[Entry], names: Sequence[str]) -> list[li
     return sorted(groups, key=lambda g: (g[0].score.metric, bench_order(g[0].bench), facts_order(g[0], names)))
 
 
-def without_copies(entries: Sequence[Entry]) -> list[Entry]:
-    """Without the scores of recalibrated models that a temperature has left as they are, as it does all accuracies."""
+def of_best_models(records: Iterable[Record]) -> list[Entry]:
+    """What is compared: scores of the models that are best on validation, at no other condition.
 
-    def model(entry: Entry) -> Hashable:
+    A recalibrated model's are left out where its temperature has left them as they are, as it does all accuracies.
+    """
+
+    def plain(entry: Entry) -> bool:
+        return entry.facts.get("recalibrated", "no") == "no"
+
+    def scored(entry: Entry) -> Hashable:
         facts = sorted(fact for fact in entry.facts.items() if fact[0] not in ("recalibrated", "record"))
-        return entry.score.metric, entry.column, entry.record.seed, *facts
+        return entry.score.metric, entry.column, entry.record.seed, tuple(entry.score.per_task), *facts
 
-    plain = {model(e): e for e in entries if e.facts.get("recalibrated", "no") == "no"}
-    return [
-        e
-        for e in entries
-        if (own := plain.get(model(e))) in (None, e) or list(own.score.per_task) != list(e.score.per_task)
-    ]
+    entries = [e for e in entries_of(records) if e.score.model == "best" and not e.score.condition]
+    if all(map(plain, entries)):
+        return entries
+    known = {scored(e) for e in entries if plain(e)}
+    return [e for e in entries if plain(e) or scored(e) not in known]
 
 
 def telling_facts(entries: Iterable[Entry]) -> dict[str, list[str]]:

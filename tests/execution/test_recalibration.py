@@ -1,5 +1,6 @@
 """``run --recalibrate``: rows of their own, with the temperature that ``rescore`` fits, and the same accuracy."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +8,13 @@ import pytest
 import torch
 from torch.distributions import Categorical
 
-from builders import SMALL, assert_one_error, budget, invoke, make_batch
+from builders import SMALL, assert_one_error, budget, invoke, make_batch, make_record
 from mlpip_bench import registry
 from mlpip_bench.evaluation.recalibration import recalibrated
 from mlpip_bench.inference.method import Problem
 from mlpip_bench.records import rescoring, store
 from mlpip_bench.reporting.answer import answers
+from mlpip_bench.reporting.entries import of_best_models
 from mlpip_bench.reporting.tables.paired import method_differences
 
 PROTOCOLS = "accuracy,nll,calibration"
@@ -119,6 +121,14 @@ def test_a_model_is_not_compared_with_itself(results):
     assert not any("by temperature" in name for pair in compared["accuracy"] for name in pair)
     assert any("versa (recalibrated" in a and "versa (recalibrated" in b for a, b in compared["nll"])
     assert not any("recalibrated" in a.sentence for a in answers(store.load_all(results), []) if a.metric == "accuracy")
+
+
+def test_equal_scores_of_two_plain_records_both_stay():
+    """Copies are those of a temperature alone."""
+    first, second = (make_record(key=key * 20, protocol="accuracy") for key in "ab")
+    warm = dataclasses.replace(first, key="c" * 20, config={**first.config, "recalibrated": "by temperature"})
+    found = of_best_models([first, second, warm])
+    assert [e.record.key[0] for e in found] == ["a", "b"]
 
 
 def test_a_temperature_at_an_end_is_said(tmp_path):

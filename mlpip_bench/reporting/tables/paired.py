@@ -16,15 +16,14 @@ from mlpip_bench.reporting.entries import (
     Natural,
     comparable_groups,
     conflicts,
-    entries_of,
     estimate_of,
     grouped,
     natural,
+    of_best_models,
     row_groups,
     seeds_of,
     shown_of,
     telling_facts,
-    without_copies,
 )
 from mlpip_bench.reporting.table import ATTRIBUTES, Cell, Row, WideTable
 from mlpip_bench.reporting.wording import (
@@ -132,7 +131,7 @@ def method_differences(
     methods = {record.method for record in records}
     if against is not None and against not in methods:
         raise unknown_name("method for --against", against, methods)
-    entries = _pairable(records)
+    entries = of_best_models(records)
     data_keys = sorted(n for n in conflicts(entries, lambda e: (e.facts["source"], e.bench)) if n.startswith("data."))
     found = []
     for matrix, group in enumerate(comparable_groups(entries, (*COMPARABLE, "protocol"))):
@@ -213,17 +212,12 @@ def _differing_choices(a: Entry, b: Entry) -> list[str]:
 def nothing_to_pair(records: Sequence[Record]) -> UserError:
     """The error where :func:`method_differences` finds nothing: what there is, and why that is not enough."""
     names = ("norm", *COMPARABLE, "protocol", "data.fingerprint")
-    have = dict.fromkeys(f"{e.bench} {e.record.method} ({in_words(e, names)})" for e in _pairable(records))
+    have = dict.fromkeys(f"{e.bench} {e.record.method} ({in_words(e, names)})" for e in of_best_models(records))
     return UserError(
         "a paired difference needs two methods measured in the same way on one bench: same norm, queries, preset, "
         "source, test tasks, protocol and data; or one method twice, with nothing but its settings, the norm or its "
         f"code changed. There are: {'; '.join(have) or 'none'}. Run another method in the same way."
     )
-
-
-def _pairable(records: Iterable[Record]) -> list[Entry]:
-    entries = [e for e in entries_of(records) if e.score.model == "best" and not e.score.condition]
-    return without_copies(entries)
 
 
 def _comparison(
