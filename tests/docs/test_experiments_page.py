@@ -10,6 +10,7 @@ from mlpip_bench.records.published import load as load_published
 from mlpip_bench.records.record import Record, Scores
 from mlpip_bench.records.statistics import Estimate, difference, estimate, mean_ci95
 from mlpip_bench.reporting.figures.paper import _OPTIMA
+from mlpip_bench.reporting.tables.paired import method_differences
 from mlpip_bench.reporting.wording import published_cell
 
 DOCS = REPOSITORY / "docs"
@@ -351,6 +352,33 @@ def test_what_pages_say_of_systems_holds_in_their_records():
         accuracies = [each["accuracy"] for each in record.training["history"]]
         assert record.training["best_iteration"] <= 200
         assert accuracies[-1] < max(accuracies)
+
+
+def test_what_findings_say_of_systems_holds_in_paired_differences():
+    found = {}
+    for c in method_differences(load("systems")):
+        bench = c.first.first.bench
+        found[bench, c.metric, c.method, c.against] = c.mean, c.ci95, c.verdict
+        found[bench, c.metric, c.against, c.method] = (
+            -c.mean,
+            c.ci95,
+            {"better": "worse", "worse": "better"}.get(c.verdict, c.verdict),
+        )
+
+    def points(method, against, bench="tiny5w5s"):
+        mean, ci95, _ = found[bench, "accuracy", method, against]
+        return f"{100 * mean:.2f} ± {100 * ci95:.2f}"
+
+    page = (DOCS / "findings.md").read_text(encoding="utf-8")
+    assert f"prototypical networks by {points('map_ssvm', 'protonets')} points" in page
+    assert f"ranks by the same cosines, is {points('map_ssvm', 'map_dlm')}\n  points below it" in page
+    for bench, leader in (("omni5w1s", "memory_mod"), ("tiny5w5s", "map_ssvm")):
+        verdicts = {v for (b, m, a, _), (_, _, v) in found.items() if (b, m, a) == (bench, "accuracy", leader)}
+        assert verdicts == {"better"}
+    full, plain = "matching_nets (context full)", "matching_nets (context none)"
+    assert {found[b, "accuracy", full, plain][2] for b in ("omni5w1s", "tiny5w5s")} == {"undecided"}
+    assert found["omni5w1s", "nll", full, plain][2] == "better"
+    assert 9 <= 100 * found["omni5w1s", "accuracy", "protonets", "snail"][0] < 9.5
 
 
 if __name__ == "__main__":  # print the tables, for the page
