@@ -19,11 +19,11 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Distribution
+from torch.distributions import Distribution
 
 from mlpip_bench.inference.distributions import Delta, linear_outputs
 from mlpip_bench.inference.gradient_steps import OF_CURVES, StepSettings
-from mlpip_bench.inference.likelihood import Likelihood, squared_errors
+from mlpip_bench.inference.likelihood import Likelihood, mean_losses
 from mlpip_bench.inference.method import Method, Posterior, Problem
 from mlpip_bench.inference.objectives import mlpip_loss
 from mlpip_bench.inference.search import LogUniform
@@ -69,16 +69,10 @@ class ANIL(Method[Delta]):
             if not keep_graph:
                 psi, features = psi.detach().requires_grad_(), features.detach()
             for rate in self.settings.rates(training=self.training):
-                loss = self._support_losses(linear_outputs(features, psi), support.y).sum()
+                loss = mean_losses(linear_outputs(features, psi), support.y).sum()
                 (gradient,) = torch.autograd.grad(loss, psi, create_graph=keep_graph)
                 psi = psi - rate * gradient
         return Posterior(Delta(psi if keep_graph else psi.detach(), event_dim=2), statistics)
-
-    def _support_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        if self.problem.kind == "regression":
-            return squared_errors(outputs, y)
-        log_likelihood: Tensor = Categorical(logits=outputs, validate_args=False).log_prob(y)
-        return -log_likelihood.mean(1)
 
     def predictive(self, q: Posterior[Delta], query_x: Tensor) -> Distribution:
         """Softmax, or Gaussian, of the adapted linear outputs."""

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from mlpip_bench.inference.distributions import Delta
 from mlpip_bench.inference.inner_loop import InnerEngine, Rate, adapt
-from mlpip_bench.inference.likelihood import squared_errors
+from mlpip_bench.inference.likelihood import mean_losses, squared_errors
 from mlpip_bench.inference.method import Posterior, Problem
 from mlpip_bench.nn.layers import Linear
 from mlpip_bench.nn.normalization import Statistics, cat_statistics, task_statistics
@@ -94,10 +94,12 @@ class AdaptedNetwork(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
-    def forward(self, x: Tensor, support: Statistics | None = None) -> tuple[Tensor, Statistics]:
-        """Logits, or means, and the support statistics; running averages stay as they are."""
-        features, statistics = self.backbone(x, support, track=False)
-        return self.head(features), statistics
+    def forward(
+        self, x: Tensor, support: Statistics | None = None, *, features: bool = False
+    ) -> tuple[Tensor, Statistics]:
+        """Logits, means, or only the features, and the support statistics; running averages stay as they are."""
+        found, statistics = self.backbone(x, support, track=False)
+        return found if features else self.head(found), statistics
 
     def for_way(self, parameters: Mapping[str, Tensor], way: int) -> dict[str, Tensor]:
         """Parameters for tasks of another way: rows of the head are cut, or filled up with their mean."""
@@ -108,6 +110,23 @@ class AdaptedNetwork(nn.Module):
 
         return {n: rows(p) if n.startswith("head.") else p for n, p in parameters.items()}
 
+    def initial(self, tasks: int, way: int) -> dict[str, Tensor]:
+        """psi_0 for each of so many tasks of a way, with a leading task dimension."""
+        start = self.for_way(dict(self.named_parameters()), way)
+        return {name: p.expand(tasks, *p.shape) for name, p in start.items()}
+
+    @property
+    def moving(self) -> list[str]:
+        """Names of the parameters that adapt: those that are not frozen."""
+        return [name for name, p in self.named_parameters() if p.requires_grad]
+
+    def losses(
+        self, parameters: Mapping[str, Tensor], data: Labeled, support: Statistics | None = None
+    ) -> tuple[Float[Tensor, " task"], Statistics]:
+        """Each task's mean loss under parameters of its own, and the support statistics; see ``mean_losses``."""
+        outputs, statistics = functional_call(self, dict(parameters), (data.x, support))
+        return mean_losses(outputs, data.y), statistics
+
     def adapt(
         self,
         support: Labeled,
@@ -116,19 +135,44 @@ class AdaptedNetwork(nn.Module):
         first_order: bool = False,
         engine: InnerEngine = "native",
         head: Callable[[Labeled], Mapping[str, Tensor]] | None = None,
+        start: Mapping[str, Tensor] | None = None,
     ) -> Posterior[Delta]:
         """Point estimates psi* after gradient steps on each task's mean support loss (paper, Eq. 6).
 
-        Differentiable in psi_0 while training; at evaluation each step's memory is freed at once. With ``head``, which
-        needs the native engine, each task's head starts where that says, from its support set.
+        Differentiable in psi_0 while training; at evaluation each step's memory is freed at once. With ``head`` each
+        task's head starts where that says, from its support set; with ``start`` all parameters start from those, which
+        have a leading task dimension. Both need the native engine.
         """
-        at_once = 1 if engine == "higher" else _tasks_at_once(support.x)
-        psi, statistics = zip(
-            *(self._adapt(part, rates, first_order, engine, head) for part in support.split(at_once)), strict=True
-        )
-        found = cat_statistics(statistics)
-        self.backbone.move_averages(found)  # of all groups: their size must not count
-        return Posterior(Delta(torch.cat(psi), event_dim=1), found)
+
+        def of_group(part: Labeled, tasks: slice) -> tuple[Mapping[str, Tensor], Statistics]:
+            own = None if start is None else {name: p[tasks] for name, p in start.items()}
+            return self._adapt(part, rates, first_order, engine, head, own)
+
+        return self.in_groups(support, of_group, at_once=1 if engine == "higher" else None)
+
+    def in_groups(
+        self,
+        support: Labeled,
+        adapt: Callable[[Labeled, slice], tuple[Mapping[str, Tensor], Statistics]],
+        *,
+        at_once: int | None = None,
+    ) -> Posterior[Delta]:
+        """What an adaptation, of some tasks at once, finds for all: parameters with a leading task dimension.
+
+        Args:
+            support: of all tasks.
+            adapt: from the support sets of some tasks, and which they are, to parameters and support statistics.
+            at_once: how many; None for as many as fit the caches.
+        """
+        size = at_once or _tasks_at_once(support.x)
+        psi, statistics = [], []
+        for group, part in enumerate(support.split(size)):
+            parameters, found = adapt(part, slice(group * size, group * size + part.tasks))
+            psi.append(self.flat(parameters))
+            statistics.append(found)
+        moments = cat_statistics(statistics)
+        self.backbone.move_averages(moments)  # of all groups: their size must not count
+        return Posterior(Delta(torch.cat(psi), event_dim=1), moments)
 
     def _adapt(
         self,
@@ -137,7 +181,8 @@ class AdaptedNetwork(nn.Module):
         first_order: bool,
         engine: InnerEngine,
         head: Callable[[Labeled], Mapping[str, Tensor]] | None,
-    ) -> tuple[Tensor, Statistics]:
+        start: Mapping[str, Tensor] | None,
+    ) -> tuple[Mapping[str, Tensor], Statistics]:
         def support_loss(forward: Any) -> Tensor:
             """Summed over the tasks, whose parameters are their own, so that each has the gradient of its mean."""
             outputs, _ = forward(support.x)
@@ -145,14 +190,14 @@ class AdaptedNetwork(nn.Module):
                 return squared_errors(outputs, support.y).sum()
             return F.cross_entropy(outputs.flatten(0, 1), support.y.flatten()) * support.tasks
 
-        # Each task's own; higher knows one set of parameters, and so one task at a time.
-        start = self.for_way(dict(self.named_parameters()), support.way)
-        if engine == "native":
-            start = {n: p.expand(support.tasks, *p.shape) for n, p in start.items()}
-        start |= head(support) if head is not None else {}
+        if engine == "higher":  # which knows one set of parameters, and so one task at a time
+            begin = self.for_way(dict(self.named_parameters()), support.way)
+        else:
+            begin = self.initial(support.tasks, support.way) if start is None else dict(start)
+            begin |= head(support) if head is not None else {}
         adapted = adapt(
             self,
-            start,
+            begin,
             support_loss,
             rates,
             first_order=first_order,
@@ -162,17 +207,19 @@ class AdaptedNetwork(nn.Module):
         if engine == "higher":
             adapted = {n: p.unsqueeze(0) for n, p in adapted.items()}
         _, statistics = functional_call(self, adapted, (support.x,))
-        return self.flat(adapted), statistics
+        return adapted, statistics
 
-    def outputs(self, q: Posterior[Delta], query_x: Tensor) -> Float[Tensor, "task point way"]:
-        """Logits, or means, of each task's own adapted network."""
+    def outputs(
+        self, q: Posterior[Delta], query_x: Tensor, *, features: bool = False
+    ) -> Float[Tensor, "task point way"]:
+        """Logits, or means, of each task's own adapted network; or its features, ``[task, point, feature]``."""
         outputs, statistics = [], []
         at_once = _tasks_at_once(query_x)
         # Split, not sliced: the backward pass of each slice would fill a gradient of all tasks' parameters.
         for group, (x, psi) in enumerate(zip(query_x.split(at_once), q.psi.mean.split(at_once), strict=True)):
             own = slice(group * at_once, (group + 1) * at_once)
             arguments = (x, task_statistics(q.norm_statistics, own))
-            of_group, moments = functional_call(self, self.unflatten(psi), arguments)
+            of_group, moments = functional_call(self, self.unflatten(psi), arguments, {"features": features})
             outputs.append(of_group)
             statistics.append(moments)
         self.backbone.move_averages(cat_statistics(statistics))

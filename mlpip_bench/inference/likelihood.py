@@ -16,6 +16,14 @@ def squared_errors(outputs: Float[Tensor, "task point 1"], y: Float[Tensor, "tas
     return (outputs.squeeze(-1) - y).square().mean(1)
 
 
+def mean_losses(outputs: Float[Tensor, "task point way"], y: Tensor) -> Float[Tensor, " task"]:
+    """The loss of inner steps for each task, a mean over its points: cross-entropy in nats; squared error of reals."""
+    if y.is_floating_point():
+        return squared_errors(outputs, y)
+    log_likelihood: Tensor = Categorical(logits=outputs, validate_args=False).log_prob(y)
+    return -log_likelihood.mean(1)
+
+
 class Likelihood(nn.Module):
     """A softmax over the outputs; in regression a Gaussian around the one output.
 

@@ -12,6 +12,8 @@ from torch.distributions import Distribution
 
 from mlpip_bench.inference.distributions import Delta, to_float64
 from mlpip_bench.inference.method import Method, Posterior
+from mlpip_bench.inference.particles import Particles
+from mlpip_bench.nn.normalization import task_statistics
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.testing.cases import (
     MANY_SAMPLES,
@@ -217,6 +219,9 @@ def predictive_integrates(case: Case) -> None:
     method, batch = case.method("layer", eval_samples=MANY_SAMPLES), case.batch(tasks=1)
     plain = case.method("layer", eval_samples=8)  # of a q that is a point
     with torch.no_grad():
+        if isinstance(plain.amortize(batch.support).psi, Particles):
+            _mean_over_particles(case, plain, batch)
+            return
         q = method.amortize(batch.support)
         # Wide, so that the spread matters, and so that a variance is not taken for a standard deviation.
         q = dataclasses.replace(q, psi=spread_of(q.psi, 4 * q.psi.mean, 4.0))
@@ -242,3 +247,20 @@ def predictive_integrates(case: Case) -> None:
             f"it differs from the average over {len(draws)} draws of psi by {difference:.2g}, "
             f"where {allowed:.1g} can be explained"
         )
+
+
+def _mean_over_particles(case: Case, method: Method[Any], batch: TaskBatch) -> None:
+    """An empirical q is integrated exactly: densities are the mean of those that each particle has alone."""
+    q = method.amortize(batch.support)
+    generator = torch.Generator().manual_seed(0)  # far from one another, so that it matters whose they are
+    values = q.psi.values + 0.5 * torch.randn(q.psi.values.shape, generator=generator, dtype=torch.float64)
+
+    def densities(particles: slice) -> Tensor:
+        statistics = q.norm_statistics
+        if statistics and len(statistics[0].mean) == q.psi.count:  # each network has its own; the task is one
+            statistics = task_statistics(statistics, particles)
+        some = dataclasses.replace(q, psi=Particles(values[:, particles]), norm_statistics=statistics)
+        return case.densities(method.predictive(some, batch.query.x), batch.query).exp()
+
+    alone = [densities(slice(m, m + 1)) for m in range(q.psi.count)]
+    assert_same(densities(slice(None)), torch.stack(alone).mean(0), "the mixture and the mean over its particles")
