@@ -116,7 +116,7 @@ class Gaussian(NamedTuple):
         for name, mean in self.mean.items():
             ratio = self.log_std[name] - prior.log_std[name]
             distance = (mean - prior.mean[name]) * (-prior.log_std[name]).exp()
-            total.append((torch.expm1(2 * ratio) - 2 * ratio + distance.square()).flatten(1).sum(1) / 2)
+            total.append((torch.expm1(2 * ratio) - 2 * ratio + distance.square()).reshape(len(mean), -1).sum(1) / 2)
         return torch.stack(total).sum(0)
 
 
