@@ -2,7 +2,7 @@
 
 psi: all parameters of the backbone and of a linear classifier, or of a linear output in regression.
 q: N(mu, diag(sigma^2)) after gradient steps in mu and log sigma from the learned prior p(psi | theta) = N(mu_0,
-diag(sigma_0^2)), on the support set's mean loss under reparameterized draws + kl_weight KL[q || p]; it is kept as draws.
+diag(sigma_0^2)), on the support set's mean loss under reparameterized draws + kl_weight KL[q || p]; kept as draws.
 Reference: Ravi & Beatson, ICLR 2019; the steps are Bayes by backprop, Blundell et al., ICML 2015.
 Objective: the mean log-loss of the queries under draws of q + kl_weight KL[q || p], differentiated through the steps.
 It is their bound's mean of logs, and not ML-PIP's log of a mean: its gradient is unbiased with however few draws. With
