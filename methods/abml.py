@@ -12,9 +12,9 @@ Differences from their paper:
 
 - The KL has a weight, in the steps and in the objective. In nats per point the bound has one over the number of points;
   that of ours is 1e-6 by default, as re-implementations have it. In some 1e5 coordinates the KL rules everything or
-  nothing: a step that moves psi by a length of 0.3 is (0.3 / sigma_0)^2 / 2, or 130 nats at sigma_0 = exp(-4), where all
-  that a task can gain is log 5 a point. Weighed as in the bound, it forbids such steps or makes sigma_0 so large that
-  the draws are noise.
+  nothing: a step that moves psi by a length of 0.3 is (0.3 / sigma_0)^2 / 2, or 130 nats at sigma_0 = exp(-4), where
+  all that a task can gain is log 5 a point. Weighed as in the bound, it forbids such steps, or makes sigma_0 so large
+  that the draws are noise.
 - There is no hyper-prior over mu_0 and sigma_0, which theirs has: they are point estimates.
 - The likelihood of the objective has the queries alone, as that of other methods here, and not the support set.
 - A draw is the same for all tasks of a batch and all images of a task. They draw anew for each image, by Flipout.
@@ -32,6 +32,7 @@ Differences from the published figure:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -76,7 +77,7 @@ class ABMLSettings(StepSettings):
         super().__post_init__()
         if min(self.samples, self.eval_samples) < 1:
             raise ValueError(f"samples and eval_samples must be at least 1; got {self.samples}, {self.eval_samples}")
-        if not 0 <= self.kl_weight < float("inf"):
+        if not 0 <= self.kl_weight < math.inf:
             raise ValueError(f"kl_weight must be finite and not negative; got {self.kl_weight}")
         if not _LEAST <= self.initial_log_std <= _MOST:
             raise ValueError(f"initial_log_std must be from {_LEAST:g} to {_MOST:g}; got {self.initial_log_std}")
@@ -88,20 +89,25 @@ class Gaussian(NamedTuple):
     mean: Mapping[str, Tensor]
     log_std: Mapping[str, Tensor]
 
-    def start(self, keep_graph: bool) -> Gaussian:
-        """The same numbers for a descent, whose derivatives do not reach through what they come from."""
+    def detached(self) -> Gaussian:
+        """The numbers alone."""
+        return Gaussian(*({name: t.detach() for name, t in part.items()} for part in self))
+
+    def start(self) -> Gaussian:
+        """The same numbers as variables of their own, so that the KL to the prior has derivatives in q alone."""
         return Gaussian(
-            *({n: t.view_as(t) if keep_graph else t.detach().requires_grad_() for n, t in of.items()} for of in self)
+            *(
+                {n: t.view_as(t) if t.requires_grad else t.clone().requires_grad_() for n, t in part.items()}
+                for part in self
+            )
         )
 
     def stepped(self, objective: Tensor, rate: float, *, create_graph: bool) -> Gaussian:
         """After a gradient step in means and log standard deviations."""
-        values = [*self.mean.values(), *self.log_std.values()]
-        gradients = torch.autograd.grad(objective, values, create_graph=create_graph)
-        moved = [value - rate * gradient for value, gradient in zip(values, gradients, strict=True)]
-        return Gaussian(
-            *(dict(zip(self.mean, part, strict=True)) for part in (moved[: len(self.mean)], moved[len(self.mean) :]))
+        gradients = iter(
+            torch.autograd.grad(objective, [t for part in self for t in part.values()], create_graph=create_graph)
         )
+        return Gaussian(*({name: t - rate * next(gradients) for name, t in part.items()} for part in self))
 
     def draws(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """As many networks of each task as the noise has, in the place of tasks."""
@@ -112,12 +118,13 @@ class Gaussian(NamedTuple):
 
     def kl(self, prior: Gaussian) -> Tensor:
         """KL[self || prior] of each task; the form that is exactly 0 where they are the same."""
-        total = []
+        each = []
         for name, mean in self.mean.items():
-            ratio = self.log_std[name] - prior.log_std[name]
+            log_ratio = self.log_std[name] - prior.log_std[name]
             distance = (mean - prior.mean[name]) * (-prior.log_std[name]).exp()
-            total.append((torch.expm1(2 * ratio) - 2 * ratio + distance.square()).reshape(len(mean), -1).sum(1) / 2)
-        return torch.stack(total).sum(0)
+            twice = torch.expm1(2 * log_ratio) - 2 * log_ratio + distance.square()
+            each.append(twice.reshape(len(twice), -1).sum(1) / 2)
+        return torch.stack(each).sum(0)
 
 
 class ABML(Method[Particles]):
@@ -180,14 +187,15 @@ class ABML(Method[Particles]):
 
         def of_group(part: Labeled, _: slice) -> tuple[Mapping[str, Tensor], Statistics]:
             data, prior = particles.repeated(part, samples), self._prior(part.tasks, way)
-            others, q = network.initial(data.tasks, way), prior.start(keep_graph)
-            if not keep_graph:
-                prior = prior.start(keep_graph)
+            others = network.initial(data.tasks, way)  # of which frozen ones stay
             with torch.enable_grad():
+                prior = prior if keep_graph else prior.detached()
+                q = prior.start()
                 for rate, drawn in zip(rates, noise[:-1], strict=True):
                     losses, _statistics = network.losses(others | q.draws(drawn), data)
                     objective = losses.sum() / samples + settings.kl_weight * q.kl(prior).sum()
                     q = q.stepped(objective, rate, create_graph=keep_graph and not settings.first_order)
+            q = q if keep_graph else q.detached()
             psi = others | q.draws(noise[-1])
             divergences.append(q.kl(prior))
             return psi, network.losses(psi, data)[1]
