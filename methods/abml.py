@@ -33,7 +33,7 @@ Differences from the published figure:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -89,18 +89,9 @@ class Gaussian(NamedTuple):
     mean: Mapping[str, Tensor]
     log_std: Mapping[str, Tensor]
 
-    def detached(self) -> Gaussian:
-        """The numbers alone."""
-        return Gaussian(*({name: t.detach() for name, t in part.items()} for part in self))
-
-    def start(self) -> Gaussian:
-        """The same numbers as variables of their own, so that the KL to the prior has derivatives in q alone."""
-        return Gaussian(
-            *(
-                {n: t.view_as(t) if t.requires_grad else t.clone().requires_grad_() for n, t in part.items()}
-                for part in self
-            )
-        )
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> Gaussian:
+        """With a function of each tensor in its place."""
+        return Gaussian(*({name: function(t) for name, t in part.items()} for part in self))
 
     def stepped(self, objective: Tensor, rate: float, *, create_graph: bool) -> Gaussian:
         """After a gradient step in means and log standard deviations."""
@@ -188,14 +179,16 @@ class ABML(Method[Particles]):
         def of_group(part: Labeled, _: slice) -> tuple[Mapping[str, Tensor], Statistics]:
             data, prior = particles.repeated(part, samples), self._prior(part.tasks, way)
             others = network.initial(data.tasks, way)  # of which frozen ones stay
+            if not keep_graph:
+                prior = prior.mapped(lambda t: t.detach().requires_grad_())
+            q = prior
             with torch.enable_grad():
-                prior = prior if keep_graph else prior.detached()
-                q = prior.start()
                 for rate, drawn in zip(rates, noise[:-1], strict=True):
                     losses, _statistics = network.losses(others | q.draws(drawn), data)
                     objective = losses.sum() / samples + settings.kl_weight * q.kl(prior).sum()
                     q = q.stepped(objective, rate, create_graph=keep_graph and not settings.first_order)
-            q = q if keep_graph else q.detached()
+            if not keep_graph:
+                prior, q = prior.mapped(Tensor.detach), q.mapped(Tensor.detach)
             psi = others | q.draws(noise[-1])
             divergences.append(q.kl(prior))
             return psi, network.losses(psi, data)[1]

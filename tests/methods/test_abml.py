@@ -48,6 +48,10 @@ def gaussian(seed: int) -> Gaussian:
     return Gaussian(normal(), normal())
 
 
+def variables(of: Gaussian) -> Gaussian:
+    return of.mapped(lambda t: t.clone().requires_grad_())
+
+
 # -- MAML ------------------------------------------------------------------------------------------------------------
 
 
@@ -95,7 +99,7 @@ def test_the_divergence_is_torchs():
 
 def test_at_the_start_the_divergence_and_its_gradient_are_0_and_its_curvature_is_that_by_hand():
     p = gaussian(0)
-    q = p.start()
+    q = variables(p)
     divergence = q.kl(p)
     assert divergence.tolist() == [0.0, 0.0]
     values = [*q.mean.values(), *q.log_std.values()]
@@ -108,7 +112,7 @@ def test_at_the_start_the_divergence_and_its_gradient_are_0_and_its_curvature_is
 
 
 def test_the_gradient_of_the_divergence_is_that_by_hand():
-    p, q = gaussian(0), gaussian(1).start()
+    p, q = gaussian(0), variables(gaussian(1))
     found = torch.autograd.grad(q.kl(p).sum(), [*q.mean.values(), *q.log_std.values()])
     by_mean = [(q.mean[n] - p.mean[n]) / p.log_std[n].exp() ** 2 for n in q.mean]
     by_log_std = [(q.log_std[n].exp() / p.log_std[n].exp()) ** 2 - 1 for n in q.mean]
