@@ -5,9 +5,9 @@ q: what gradient steps on the support set D make of a Gaussian over their start 
 p(theta | D) = N(mu - gamma_p grad L(mu; D), sigma^2), with L the mean cross-entropy, or squared error. Learned are mu,
 gamma_p, and sigma for each coordinate.
 Reference: Finn, Xu & Levine, NeurIPS 2018 (training: their Algorithm 1; prediction: their Algorithm 2).
-Objective: a variational bound. In training theta is drawn from q(theta | D') = N(mu - gamma_q grad L(mu; D'), v_q), with
-D' the queries and their labels, and then adapted to D. The loss is the log-loss of the queries, averaged over draws (a
-mean of logs), plus ``kl_weight`` times KL[q(theta | D') || p(theta | D)].
+Objective: a variational bound. In training theta is drawn from q(theta | D') = N(mu - gamma_q grad L(mu; D'), v_q),
+with D' the queries and their labels, and then adapted to D. The loss is the log-loss of the queries, a mean over draws
+(of logs), plus ``kl_weight`` times KL[q(theta | D') || p(theta | D)].
 
 The weight of the KL: the loss is a mean over queries, and so the bound's own weight is one over their number. But theta
 has 10^5 coordinates. Where the standard deviations of q and p differ by a factor of 1.1, the KL is about 1,000 nats,
@@ -61,7 +61,7 @@ class PLATIPUSSettings(StepSettings):
     """Settings of PLATIPUS, beyond those of gradient steps.
 
     Attributes:
-        samples: of the start, in training. Each costs what MAML does.
+        samples: of the start, in training. Each costs what MAML does, so they are few.
         eval_samples: of the start, at evaluation; 1 is the mean of p(theta | D).
         kl_weight: of the KL, in nats a task, against the mean log-loss of a query; the bound's own is one over the
             number of queries.

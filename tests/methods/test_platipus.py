@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 from mlpip_bench.methods.platipus import PLATIPUSSettings
-from torch.distributions import Categorical, MultivariateNormal, Normal, kl_divergence
+from torch.distributions import Categorical, MultivariateNormal, kl_divergence
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from builders import in_float64, linear_problem, linear_stream, make_batch, make_method
+from builders import backbone, in_float64, linear_problem, linear_stream, make_batch, make_method
 from mlpip_bench import registry
 from mlpip_bench.inference import particles
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
@@ -269,10 +269,8 @@ def test_tasks_have_the_same_noise_which_training_draws_anew_and_evaluation_does
 
 
 def test_a_frozen_backbone_is_the_same_in_all_draws_and_has_no_part_in_the_kl():
-    method = make_method("platipus")
-    method.network.backbone.requires_grad_(False)
-    method.prior, method.inference = (type(method.prior)(method.network, method.settings) for _ in range(2))
-    method, tasks = perturbed(method.double()), batch()
+    spec = backbone("conv4", (1, 8, 8), blocks=2, channels=4, frozen=True)
+    method, tasks = perturbed(make_method("platipus", spec=spec).double()), batch()
     method.loss(tasks).backward()
     trained = {n for n, p in method.named_parameters() if p.requires_grad}
     assert trained == {
