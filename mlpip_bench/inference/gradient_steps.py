@@ -150,6 +150,26 @@ class AdaptedNetwork(nn.Module):
 
         return self.in_groups(support, of_group, at_once=1 if engine == "higher" else None)
 
+    def stepped(self, data: Labeled, rate: Rate, *, first_order: bool = False) -> dict[str, Tensor]:
+        """psi_0 after one step on the mean loss of each task's data, with a leading task dimension.
+
+        Differentiable in psi_0 and in the rate while training. Unlike :meth:`adapt` it makes no pass with what it
+        finds, and running averages stay as they are.
+        """
+
+        def of_group(part: Labeled) -> dict[str, Tensor]:
+            return adapt(
+                self,
+                self.initial(part.tasks, part.way),
+                lambda forward: mean_losses(forward(part.x)[0], part.y).sum(),  # type: ignore[index]
+                [rate],
+                first_order=first_order,
+                create_graph=self.training and torch.is_grad_enabled(),
+            )
+
+        parts = [of_group(part) for part in data.split(_tasks_at_once(data.x))]
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
     def in_groups(
         self,
         support: Labeled,

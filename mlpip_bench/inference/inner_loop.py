@@ -13,8 +13,8 @@ from mlpip_bench.nn import accelerator
 from mlpip_bench.utils.errors import TrialError
 
 Parameters = Mapping[str, Tensor]
-Rate = float | Parameters
-"""Rate of a step: one number, or one for each parameter."""
+Rate = float | Tensor | Parameters
+"""Rate of a step: one number, a tensor where it is learned, or one for each parameter."""
 InnerEngine = Literal["native", "higher"]
 
 
@@ -35,8 +35,8 @@ def adapt(
         parameters: psi_0, where descent starts.
         loss: takes a function with the module's signature and returns the loss, in nats, under the
             parameters of that step.
-        learning_rates: one rate a step, for a loss that is a mean; a number, or tensors named as in
-            ``parameters`` (learned rates, which ``higher`` does not take).
+        learning_rates: one rate a step, for a loss that is a mean; a number, a tensor, or tensors named as in
+            ``parameters`` (learned rates for each, which ``higher`` does not take).
         first_order: drop the second derivatives (first-order MAML): d psi / d psi_0 is the identity.
         create_graph: keep the graph back to ``parameters``; without it the result is detached and the
             memory of a step is freed at once (test time).
