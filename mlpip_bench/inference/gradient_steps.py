@@ -156,6 +156,7 @@ class AdaptedNetwork(nn.Module):
         adapt: Callable[[Labeled, slice], tuple[Mapping[str, Tensor], Statistics]],
         *,
         at_once: int | None = None,
+        together: int = 1,
     ) -> Posterior[Delta]:
         """What an adaptation, of some tasks at once, finds for all: parameters with a leading task dimension.
 
@@ -163,8 +164,9 @@ class AdaptedNetwork(nn.Module):
             support: of all tasks.
             adapt: from the support sets of some tasks, and which they are, to parameters and support statistics.
             at_once: how many; None for as many as fit the caches.
+            together: how many in a row must not be parted, as the particles of a task; ``at_once`` is a multiple of it.
         """
-        size = at_once or _tasks_at_once(support.x)
+        size = at_once or max(1, _tasks_at_once(support.x) // together) * together
         psi, statistics = [], []
         for group, part in enumerate(support.split(size)):
             parameters, found = adapt(part, slice(group * size, group * size + part.tasks))
