@@ -17,7 +17,8 @@ Differences from their paper:
   iterations. A first step begins where the KL is flat: with one step, it is in the objective alone.
 - There is no hyper-prior over mu_0 and sigma_0, which theirs has: they are point estimates.
 - The likelihood of the objective has the queries alone, as that of other methods here, and not the support set.
-- A draw is the same for all tasks of a batch and all images of a task. They draw anew for each image, by Flipout.
+- A draw is the same for all tasks of a batch and all images of a task. There are estimators with less variance, which
+  draw anew for each image (local reparameterization, Flipout).
 - At evaluation the draws are fixed, in all steps and for all queries, and in pairs of opposite points. A batch
   normalization has the statistics of each draw.
 - Network, head and rates are as in ``maml``; one rate serves mu and log sigma. In regression the loss of a step is the
@@ -26,8 +27,8 @@ Differences from their paper:
 
 Differences from the published figure:
 
-- It was published on miniImageNet alone, at 5-way 1-shot and 5-shot, and on CIFAR-100. On Omniglot there is none, and
-  none on other benches here has a counterpart.
+- It was published on miniImageNet and CIFAR-100 only, as the accuracy of 5-way tasks of one and five shots, by a
+  network and a budget of its own. On Omniglot there is none, and none of its figures has a counterpart here.
 """
 
 from __future__ import annotations
