@@ -87,7 +87,8 @@ def folded(values: Float[Tensor, "task particle *rest"]) -> Float[Tensor, task_p
 
 def unfolded(values: Float[Tensor, task_particle * rest], particles: int) -> Float[Tensor, "task particle *rest"]:
     """The inverse of :func:`folded`."""
-    return values.unflatten(0, (-1, particles))
+    parts: Tensor = values.unflatten(0, (-1, particles))
+    return parts
 
 
 def mixture(

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from mlpip_bench.methods.abml import ABML
 from mlpip_bench.methods.map_dlm import MapDLM
 from mlpip_bench.methods.map_ssvm import MapSSVM
 from mlpip_bench.methods.memory_mod import MemoryMod
 from mlpip_bench.methods.neural_statistician import NeuralStatistician
+from mlpip_bench.methods.platipus import PLATIPUS
 from mlpip_bench.methods.siamese_nets import SiameseNets
 from mlpip_bench.methods.versa import Versa
 from torch import Tensor, nn
@@ -289,6 +291,26 @@ class ContextDrawnWithoutGradient(NeuralStatistician):
         return super()._draw(x, features, context.detach(), noise)
 
 
+@caught_by("gradient")
+class MeansMovedToFirstOrder(PLATIPUS):
+    def start(self, learned, data):
+        return learned(self.network, data, first_order=True)
+
+
+@caught_by("every_parameter")
+class BoundWithoutGradientOfItsKL(PLATIPUS):
+    def kl(self, start, support):
+        return super().kl(start, support).detach()
+
+
+@caught_by("loss_mean_over_tasks")
+class SumsTheDivergenceOverTasks(ABML):
+    def loss(self, batch):
+        q, divergences = self._inferred(batch.support)
+        log_likelihood = self.predictive(q, batch.query.x).components.log_prob(batch.query.y)
+        return 1e-3 * divergences.sum() - log_likelihood.mean()
+
+
 # q and the predictive
 
 
@@ -320,6 +342,15 @@ class NoiseLeftOutOfEvaluation(Bound):
 class MeanLogitsOfTheSamples(Predictive):
     def outputs(self, q, query_x):
         return super().outputs(q, query_x).mean(0, keepdim=True)
+
+
+@caught_by("predictive_integrates")
+class MeanOutputsOfTheParticles(ABML):
+    def predictive(self, q, query_x):
+        components = super().predictive(q, query_x).components
+        if isinstance(components, Normal):
+            return Normal(components.mean.mean(0), components.stddev[0])
+        return Categorical(logits=components.logits.mean(0))
 
 
 @caught_by("probabilities")
