@@ -103,8 +103,7 @@ class Networks(nn.Module):
         """Particles after steps from a start, some tasks at a time."""
         network, count = self.network, start.shape[1]
         own = network.for_way(dict(network.named_parameters()), data.way)
-        still = {n for n, p in network.named_parameters() if not p.requires_grad}
-        moving = _flat({n: torch.full_like(p, n not in still, requires_grad=False) for n, p in own.items()})
+        moving = _flat({name: torch.full_like(p, name in network.moving) for name, p in own.items()})
 
         def of_group(part: Labeled, tasks: slice) -> tuple[Mapping[str, Tensor], Statistics]:
             each = repeated(part, count)
