@@ -60,8 +60,7 @@ class MetaLSTMSettings(StepCounts):
     """Settings of the Meta-LSTM.
 
     Attributes:
-        train_steps, test_steps: inner steps while training, of which one would leave the recurrence without a gradient,
-            and at evaluation.
+        train_steps, test_steps: inner steps while training, at least 2, and at evaluation.
         inner_rate: where the gate i starts, the rate for a mean loss.
         kept: where the gate f starts, the share of psi that a step keeps.
         hidden: units of the LSTM that all coordinates share.
@@ -77,8 +76,11 @@ class MetaLSTMSettings(StepCounts):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.train_steps == 1:
-            raise ValueError("train_steps must not be 1: what goes from a step to the next would not be trained")
+        if self.train_steps < 2:
+            raise ValueError(
+                "train_steps must be at least 2, since what goes from a step to the next is not trained in one; "
+                f"got {self.train_steps}"
+            )
         for name in ("inner_rate", "kept"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} is where a sigmoid starts, between 0 and 1; got {getattr(self, name)}")

@@ -1,7 +1,8 @@
 """A learned optimizer of networks: an LSTM that all coordinates share, and gates that are the rates of its steps.
 
-Its inputs are taken as constants unless a caller keeps their graph. Then no coordinate sees another, neither forward
-nor backward, and :func:`replayed` has all steps of a few thousand coordinates in the caches of a CPU at once.
+:func:`step` says what a step is. An LSTM over 10^5 coordinates takes longer than the network, so where gradients and
+losses are constants to it, all that follows is the same once more in few passes: no coordinate then sees another, and
+the steps of a few thousand of them are taken, and derived, within the caches of a CPU.
 """
 
 from __future__ import annotations
@@ -20,24 +21,12 @@ _aten = torch.ops.aten
 P = 10.0
 """Of the preprocessing: magnitudes from e^-10 on are given by their logarithm."""
 
-_COORDINATES_AT_ONCE = {"cpu": 2_048, "cuda": 262_144}
-"""On a CPU what all steps keep of them, about 500 numbers a step, still fits its caches."""
+_COORDINATES_AT_ONCE = {"cpu": 8_192, "cuda": 262_144}
+"""A CPU starts an operation on fewer of them no faster."""
+_INPUTS = 5
+"""Rows of what the LSTM sees that are no hidden state: one, gradient and loss."""
 
-
-class State(NamedTuple):
-    """What coordinates carry from a step to the next.
-
-    Attributes:
-        hidden, cell: of the LSTM that they share, ``[hidden, coordinate]``.
-        gates: of the input and the forget gate before the sigmoid, ``[2, coordinate]``.
-    """
-
-    hidden: Tensor
-    cell: Tensor
-    gates: Tensor
-
-
-Weights: TypeAlias = tuple[Tensor, ...]
+Weights: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 
 class CoordinateLSTM(nn.Module):
@@ -84,23 +73,21 @@ class CoordinateLSTM(nn.Module):
         """
         if create_graph and second_order:
             return self._with_graph(start, loss, steps)
-        seen: list[tuple[Tensor, Tensor]] = []
-        psi = start.detach()
-        states: list[State | None] = [None] * len(split(psi.flatten()))
-        for _ in range(steps):
+        psi, seen = start.detach(), []
+        weights: Weights = (self.weight.detach(), self.gate_weight.detach(), self.gate_bias.detach())
+        kept = _states(len(weights[0]) // 4, psi.flatten())
+        for n in range(steps):
             with torch.enable_grad():
-                gradient, losses = _inputs(psi.requires_grad_(), loss)
+                inputs = _inputs(psi.detach().requires_grad_(), loss)
             with torch.no_grad():
-                parts = zip(*map(split, (psi.flatten(), gradient, losses)), states, strict=True)
-                stepped = [step(self.weights, *part) for part in parts]
-                states = [state for _, state in stepped]
-                psi = torch.cat([own for own, _ in stepped]).view_as(start)
+                parts = zip(*map(_split, (psi.flatten(), *inputs)), kept, strict=True)
+                psi = torch.cat([_advance(weights, *of, own if n else None, own) for *of, own in parts]).view_as(start)
             if create_graph:
-                seen.append((gradient, losses))
-        if not create_graph or not seen:
-            return start if create_graph else psi.detach()
-        gradients, of_losses = (torch.stack(values) for values in zip(*seen, strict=True))
-        return replayed(psi.flatten(), start.flatten(), gradients, of_losses, self.weights).view_as(start)
+                seen.append(inputs)
+        if not seen:
+            return start if create_graph else psi
+        gradients, losses = (torch.stack(values) for values in zip(*seen, strict=True))
+        return _replayed(psi.flatten(), start.flatten(), gradients, losses, self.weights).view_as(start)
 
     def _with_graph(self, start: Tensor, loss: Callable[[Tensor], Tensor], steps: int) -> Tensor:
         psi, state = start, None
@@ -124,6 +111,19 @@ def preprocessed(values: Tensor) -> tuple[Tensor, Tensor]:
     return values.abs().clamp_min(math.exp(-P)).log() / P, (values * math.exp(P)).clamp(-1, 1)
 
 
+class State(NamedTuple):
+    """What coordinates carry from a step to the next.
+
+    Attributes:
+        hidden, cell: of the LSTM that they share, ``[unit, coordinate]``.
+        gates: of the input and the forget gate before the sigmoid, ``[2, coordinate]``.
+    """
+
+    hidden: Tensor
+    cell: Tensor
+    gates: Tensor
+
+
 def step(
     weights: Weights,
     psi: Float[Tensor, " coordinate"],
@@ -131,96 +131,162 @@ def step(
     loss: Float[Tensor, " coordinate"],
     state: State | None,
 ) -> tuple[Tensor, State]:
-    """Coordinates after one step, with what they carry; without a state it is the first one.
-
-    Tensors have coordinates in their last dimension, so that gates are rows, which follow each other in memory.
-    """
+    """Coordinates after one step, with what they carry; without a state it is the first one."""
     weight, gate_weight, gate_bias = weights
-    inputs = torch.stack([torch.ones_like(psi), *preprocessed(gradient), *preprocessed(loss)])
     if state is None:
-        hidden, cell = _Cell.apply(weight[:, : len(inputs)] @ inputs, None)
-    else:
-        hidden, cell = _Cell.apply(weight @ torch.cat([inputs, state.hidden]), state.cell)
-    of_hidden, of_psi, of_last = gate_weight.split([len(hidden), 1, 1], 1)
-    gates = of_hidden @ hidden + torch.addcmul(gate_bias.unsqueeze(-1), of_psi, psi)
-    if state is not None:
-        gates = torch.addcmul(gates, of_last, state.gates)
+        units = len(weight) // 4
+        state = State(*(psi.new_zeros(rows, len(psi)) for rows in (units, units, 2)))
+    one = torch.ones_like(psi).unsqueeze(0)
+    inputs = torch.cat([one, torch.stack([*preprocessed(gradient), *preprocessed(loss)]), state.hidden])
+    taken, kept, shown, new = (weight @ inputs).chunk(4)
+    cell = kept.sigmoid() * state.cell + taken.sigmoid() * new.tanh()
+    hidden = shown.sigmoid() * cell.tanh()
+    gates = gate_weight[:, :-1] @ torch.cat([hidden, psi.unsqueeze(0)])
+    gates = gates + gate_weight[:, -1:] * state.gates + gate_bias.unsqueeze(-1)
     rate, forget = gates.sigmoid()
     return forget * psi - rate * gradient, State(hidden, cell, gates)
 
 
-class _Cell(torch.autograd.Function):
-    """What an LSTM does to the values before its gates, in the order input, forget, output and new value."""
-
-    @staticmethod
-    def forward(ctx: Any, before: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
-        units = len(before) // 4
-        after = torch.empty_like(before)
-        torch.sigmoid(before[:-units], out=after[:-units])
-        _tanh_(torch.mul(before[-units:], 1, out=after[-units:]))
-        taken, kept, shown, new = after.chunk(4)
-        cells = taken * new
-        if cell is not None:
-            cells.addcmul_(kept, cell)
-        squashed = _tanh_(cells.clone())
-        ctx.save_for_backward(after, squashed, cell)
-        return shown * squashed, cells
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, of_hidden: Tensor, of_cells: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        after, squashed, cell = ctx.saved_tensors
-        taken, kept, shown, new = after.chunk(4)
-        result = torch.empty_like(after)
-        of_taken, of_kept, of_shown, of_new = result.chunk(4)
-        torch.mul(of_hidden, squashed, out=of_shown)
-        own = _aten.tanh_backward(of_hidden * shown, squashed)
-        own = own if of_cells is None else own.add_(of_cells)
-        torch.mul(own, new, out=of_taken)
-        if cell is None:
-            of_kept.zero_()
-        else:
-            torch.mul(own, cell, out=of_kept)
-        torch.mul(own, taken, out=of_new)
-        units = len(own)
-        _aten.sigmoid_backward.grad_input(result[:-units], after[:-units], grad_input=result[:-units])
-        _aten.tanh_backward.grad_input(of_new, new, grad_input=of_new)
-        return result, None if cell is None else own.mul_(kept)
+# -- the same in few passes ------------------------------------------------------------------------------------------
 
 
-def _tanh_(x: Tensor) -> Tensor:
-    """In place, to rounding of its greatest values; torch's own takes six times as long as its sigmoid on a CPU."""
-    return x.mul_(2).sigmoid_().mul_(2).sub_(1)
+class _Kept(NamedTuple):
+    """What a step leaves for its derivatives and for the next step; coordinates are last, so that rows are whole.
+
+    Attributes:
+        inputs: of the LSTM: one, preprocessed gradient and loss, and the hidden state of the step before.
+        after: input, forget and output gate of the LSTM, and the new values.
+        cell: of the LSTM.
+        squashed: tanh of the cell.
+        hidden: of the LSTM.
+        gates: of the coordinates, before the sigmoid.
+        rates: and after it.
+    """
+
+    inputs: Tensor
+    after: Tensor
+    cell: Tensor
+    squashed: Tensor
+    hidden: Tensor
+    gates: Tensor
+    rates: Tensor
+
+    @classmethod
+    def empty(cls, units: int, psi: Tensor) -> _Kept:
+        rows = (_INPUTS + units, 4 * units, units, units, units, 2, 2)
+        return cls(*(psi.new_empty(r, len(psi)) for r in rows))
 
 
-def split(values: Tensor) -> list[Tensor]:
-    """``[..., coordinate]`` in parts, of which one at a time fits the caches of its device."""
-    return list(values.split(_COORDINATES_AT_ONCE.get(values.device.type, 1), -1))
+def _advance(
+    weights: Weights, psi: Tensor, gradient: Tensor, loss: Tensor, last: _Kept | None, kept: _Kept
+) -> Tensor:
+    """:func:`step`, into ``kept``, whose states may be those of ``last``; tanh is to rounding of its greatest values."""
+    weight, gate_weight, gate_bias = weights
+    units = len(kept.cell)
+    kept.inputs[0] = 1
+    for row, values in ((1, gradient), (3, loss)):
+        torch.abs(values, out=kept.inputs[row]).clamp_min_(math.exp(-P)).log_().div_(P)
+        torch.mul(values, math.exp(P), out=kept.inputs[row + 1]).clamp_(-1, 1)
+    taken, forget, shown, new = kept.after.chunk(4)
+    if last is None:
+        torch.mm(weight[:, :_INPUTS], kept.inputs[:_INPUTS], out=kept.after)
+    else:
+        kept.inputs[_INPUTS:] = last.hidden
+        torch.mm(weight, kept.inputs, out=kept.after)
+    new.mul_(2)
+    kept.after.sigmoid_()  # torch's tanh takes six times as long
+    new.mul_(2).sub_(1)
+    if last is None:
+        torch.mul(taken, new, out=kept.cell)
+        torch.mul(gate_weight[:, units, None], psi, out=kept.gates)
+    else:
+        torch.mul(forget, last.cell, out=kept.cell).addcmul_(taken, new)
+        torch.mul(gate_weight[:, -1:], last.gates, out=kept.gates).addcmul_(gate_weight[:, units, None], psi)
+    torch.mul(kept.cell, 2, out=kept.squashed).sigmoid_().mul_(2).sub_(1)
+    torch.mul(shown, kept.squashed, out=kept.hidden)
+    kept.gates.addmm_(gate_weight[:, :units], kept.hidden).add_(gate_bias.unsqueeze(-1))
+    rate, share = torch.sigmoid(kept.gates, out=kept.rates)
+    return torch.mul(share, psi).addcmul_(rate, gradient, value=-1)
 
 
-def replayed(
+def _derive(
+    weights: Weights,
+    psi: Tensor,
+    gradient: Tensor,
+    last: _Kept | None,
+    kept: _Kept,
+    of_end: Tensor,
+    of_state: State | None,
+    totals: Weights,
+) -> tuple[Tensor, State | None]:
+    """Derivatives of a step in psi and the state before it; those in the weights are added to ``totals``."""
+    weight, gate_weight, _ = weights
+    units = len(kept.cell)
+    of_gates = torch.stack([gradient.neg(), psi]).mul_(of_end)
+    _aten.sigmoid_backward.grad_input(of_gates, kept.rates, grad_input=of_gates)
+    if of_state is not None:
+        of_gates += of_state.gates
+    totals[1][:, :units].addmm_(of_gates, kept.hidden.T)
+    totals[1][:, units] += of_gates @ psi
+    totals[2].add_(of_gates.sum(1))
+    of_psi = torch.addcmul(gate_weight[:, units] @ of_gates, of_end, kept.rates[1])
+
+    of_hidden = gate_weight[:, :units].T @ of_gates if of_state is None else of_state.hidden
+    if of_state is not None:
+        of_hidden.addmm_(gate_weight[:, :units].T, of_gates)
+    taken, forget, shown, new = kept.after.chunk(4)
+    of_after = torch.empty_like(kept.after)
+    of_taken, of_forget, of_shown, of_new = of_after.chunk(4)
+    torch.mul(of_hidden, kept.squashed, out=of_shown)
+    of_cell = of_hidden.mul_(shown)
+    _aten.tanh_backward.grad_input(of_cell, kept.squashed, grad_input=of_cell)
+    if of_state is not None:
+        of_cell += of_state.cell
+    torch.mul(of_cell, new, out=of_taken)
+    torch.mul(of_cell, taken, out=of_new)
+    if last is None:
+        of_forget.zero_()
+    else:
+        torch.mul(of_cell, last.cell, out=of_forget)
+    _aten.sigmoid_backward.grad_input(of_after[:-units], kept.after[:-units], grad_input=of_after[:-units])
+    _aten.tanh_backward.grad_input(of_new, new, grad_input=of_new)
+    if last is None:
+        totals[0][:, :_INPUTS].addmm_(of_after, kept.inputs[:_INPUTS].T)
+        return of_psi, None
+    totals[0].addmm_(of_after, kept.inputs.T)
+    totals[1][:, -1] += (of_gates * last.gates).sum(1)
+    return of_psi, State(weight[:, _INPUTS:].T @ of_after, of_cell.mul_(forget), of_gates.mul_(gate_weight[:, -1:]))
+
+
+def _split(values: Tensor) -> tuple[Tensor, ...]:
+    """``[..., coordinate]`` in parts that are computed one after the other."""
+    return values.split(_COORDINATES_AT_ONCE.get(values.device.type, 8_192), -1)
+
+
+def _states(units: int, psi: Tensor) -> list[_Kept]:
+    """Of each part of the coordinates, room for its state alone; the rest of a step is overwritten by the next part."""
+    found: list[_Kept] = []
+    for part in _split(psi):
+        own = _Kept.empty(units, part)
+        first = found[0] if found and len(part) == found[0].cell.shape[1] else own
+        found.append(first._replace(cell=own.cell, hidden=own.hidden, gates=own.gates))
+    return found
+
+
+def _replayed(
     end: Float[Tensor, " coordinate"],
     start: Float[Tensor, " coordinate"],
     gradients: Float[Tensor, "step coordinate"],
     losses: Float[Tensor, "step coordinate"],
     weights: Weights,
 ) -> Tensor:
-    """``end``, differentiable in start and weights.
-
-    Args:
-        end: what :func:`step` has made of ``start``, without a graph.
-        start: psi_0.
-        gradients: of each step, constants.
-        losses: likewise.
-        weights: of all steps.
-    """
+    """``end``, which the steps have made of ``start``, differentiable in start and weights."""
     result: Tensor = _Replayed.apply(end, start, gradients, losses, *weights)  # type: ignore[no-untyped-call]
     return result
 
 
 class _Replayed(torch.autograd.Function):
-    """Nothing is kept of the steps: they are taken again, some coordinates at a time, and derived in the caches."""
+    """Nothing is kept of the steps: they are taken again, some coordinates at a time, and derived."""
 
     @staticmethod
     def forward(ctx: Any, end: Tensor, *inputs: Tensor) -> Tensor:
@@ -230,17 +296,20 @@ class _Replayed(torch.autograd.Function):
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, of_end: Tensor) -> tuple[Tensor | None, ...]:
-        start, gradients, losses, *weights = ctx.saved_tensors
-        of_start, totals = [], [torch.zeros_like(w) for w in weights]
-        for part in zip(*map(split, (start, gradients, losses, of_end)), strict=True):
-            psi = first = part[0].detach().requires_grad_()
-            own = [w.detach().requires_grad_() for w in weights]
-            state: State | None = None
-            with torch.enable_grad():
-                for gradient, loss in zip(part[1], part[2], strict=True):
-                    psi, state = step(tuple(own), psi, gradient, loss, state)
-            found = torch.autograd.grad(psi, (first, *own), part[3], materialize_grads=True)
-            of_start.append(found[0])
-            for total, more in zip(totals, found[1:], strict=True):
-                total += more
+        start, gradients, losses, weight, gate_weight, gate_bias = ctx.saved_tensors
+        weights = (weight, gate_weight, gate_bias)
+        totals = (torch.zeros_like(weight), torch.zeros_like(gate_weight), torch.zeros_like(gate_bias))
+        units, steps, of_start = len(weight) // 4, range(len(gradients)), []
+        kept: list[_Kept] = []
+        for psi, seen, of_losses, of_psi in zip(*map(_split, (start, gradients, losses, of_end)), strict=True):
+            if not kept or len(psi) != kept[0].cell.shape[1]:
+                kept = [_Kept.empty(units, psi) for _ in steps]
+            path = [psi]
+            for t in steps:
+                path.append(_advance(weights, path[t], seen[t], of_losses[t], kept[t - 1] if t else None, kept[t]))
+            of_state: State | None = None
+            for t in reversed(steps):
+                last = kept[t - 1] if t else None
+                of_psi, of_state = _derive(weights, path[t], seen[t], last, kept[t], of_psi, of_state, totals)
+            of_start.append(of_psi)
         return None, torch.cat(of_start), None, None, *totals
