@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mlpip_bench.nn import accelerator, dropout, fused
-from mlpip_bench.nn.layers import channels_innermost, truncated_xavier_
+from mlpip_bench.nn.layers import Convolution, channels_innermost, truncated_xavier_
 from mlpip_bench.nn.normalization import EPSILON, Moments, Normalization
 from mlpip_bench.utils.choices import NormMode
 
@@ -47,7 +47,7 @@ class ConvBlock(nn.Module):
         last: bool = True,
     ) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(in_channels, channels, 3, padding=1, bias=False)
+        self.conv = Convolution(in_channels, channels, 3, padding=1, bias=False)
         truncated_xavier_(self.conv.weight)
         self.norm = Normalization(channels, norm)
         self.ceil_mode, self.dropout, self.last = ceil_mode, dropout, last
@@ -65,7 +65,8 @@ class ConvBlock(nn.Module):
             y = self._tasks(self._convolve(self._images(x), weight, tasks), tasks)
             by, moments = norm.statistics(y, support)
             return self._normalized_first(y, by, seeds), moments
-        if self.has_filters_of_tasks and norm.own_moments(support) and accelerator.usable(x):
+        in_few = accelerator.usable(x) and not self.conv.watched
+        if self.has_filters_of_tasks and norm.own_moments(support) and in_few:
             return self._with_filters_of_tasks(self._images(x), tasks)
         # The same with a quarter of the work behind the convolution: a maximum passes through ReLU and through a
         # factor that is not negative. So filters whose scale is negative are negated, and their statistics with them.
@@ -212,7 +213,7 @@ class ConvBlock(nn.Module):
 
     def _convolve(self, images: Tensor, weight: Tensor, tasks: int) -> Tensor:
         groups = tasks if self.has_filters_of_tasks else 1
-        convolved: Tensor = F.conv2d(images, weight.flatten(0, -4), padding=1, groups=groups)
+        convolved: Tensor = self.conv(images, weight.flatten(0, -4), groups)
         return convolved
 
     def _pool(self, images: Tensor) -> Tensor:

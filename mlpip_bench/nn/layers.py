@@ -8,6 +8,7 @@ import math
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 def truncated_xavier_(weight: Tensor) -> None:
@@ -52,6 +53,24 @@ class Linear(nn.Linear):
         if self.weight.dim() == 2:
             return super().forward(x)
         return torch.baddbmm(self.bias.unsqueeze(1), x, self.weight.mT)
+
+
+class Convolution(nn.Conv2d):
+    """A 3x3 convolution with filters that are given, such as its own that were changed; hooks see it as any other."""
+
+    def forward(  # type: ignore[override]
+        self,
+        images: Float[Tensor, "point group_and_channel height width"],
+        weight: Float[Tensor, "group_and_filter channel side side"],
+        groups: int,
+    ) -> Float[Tensor, "point group_and_filter height width"]:
+        """Each group of channels with filters of its own."""
+        return F.conv2d(images, weight, padding=1, groups=groups)
+
+    @property
+    def watched(self) -> bool:
+        """Whether there are forward hooks, which must not be passed by."""
+        return bool(self._forward_hooks)
 
 
 def mlp(*sizes: int, last_bias: bool = True) -> nn.Sequential:
