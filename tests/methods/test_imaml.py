@@ -22,7 +22,6 @@ from mlpip_bench.inference.inner_loop import adapt
 from mlpip_bench.inference.likelihood import mean_losses
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 
-
 TINY = backbone("conv4", (1, 4, 4), blocks=1, channels=2)
 SMOOTH = backbone("mlp", (1, 4, 4), layers=1, features=4, activation="elu")
 """Without kinks: where the minimum is at one, descent goes back and forth across it."""
@@ -299,9 +298,13 @@ def test_a_task_ends_before_a_direction_of_negative_curvature_and_others_go_on()
     matrix[0], b[2] = -torch.eye(6), 0.0
     found = solved(matrix, b, 4)
     torch.testing.assert_close(found, torch.stack([b[0], alone[1], torch.zeros(6, dtype=b.dtype)]))
-    mixed = torch.diag(torch.tensor([1.0, -0.5], dtype=b.dtype)).unsqueeze(0)
-    once = torch.tensor([[2.0, 1.0]], dtype=b.dtype)
-    torch.testing.assert_close(solved(mixed, once, 5), once * 5 / 3.5)
+
+
+def test_a_task_that_has_ended_does_not_go_on_where_curvature_is_positive_again():
+    matrix = torch.diag(torch.tensor([1.0, -0.25, -0.25], dtype=torch.float64)).unsqueeze(0)
+    b = torch.ones(1, 3, dtype=torch.float64)
+    for steps in (1, 2, 5):  # only the first direction has positive curvature, 1/2; the step is 3 / (1/2)
+        torch.testing.assert_close(solved(matrix, b, steps), 6 * b)
 
 
 @pytest.mark.parametrize(
