@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from mlpip_bench.methods.abml import ABML
+from mlpip_bench.methods.imaml import IMAML
 from mlpip_bench.methods.map_dlm import MapDLM
 from mlpip_bench.methods.map_ssvm import MapSSVM
 from mlpip_bench.methods.memory_mod import MemoryMod
@@ -309,6 +310,13 @@ class SumsTheDivergenceOverTasks(ABML):
         q, divergences = self._inferred(batch.support)
         log_likelihood = self.predictive(q, batch.query.x).components.log_prob(batch.query.y)
         return 1e-3 * divergences.sum() - log_likelihood.mean()
+
+
+@caught_by("loss_scalar")
+class MinimumWithoutItsGradient(IMAML):
+    def amortize(self, support):
+        with torch.no_grad():
+            return super().amortize(support)
 
 
 # q and the predictive
