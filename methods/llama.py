@@ -117,10 +117,10 @@ class LLAMA(Method[Delta]):
     @classmethod
     def check(cls, problem: Problem, settings: LLAMASettings) -> None:
         """Refuse K-FAC of a network whose layers cannot be watched."""
-        if settings.curvature == "kfac" and not has_kronecker_factors(problem.backbone):
+        if settings.curvature == "kfac" and not has_kronecker_factors(problem):
             raise UserError(
-                f"curvature kfac knows the layers of conv4, conv4x512, mlp and identity; the backbone is "
-                f"{problem.backbone.name}. Use curvature=head, which takes any."
+                "curvature kfac needs a backbone made of the layers Convolution and Linear of mlpip_bench.nn.layers; "
+                f"{problem.backbone.name} has others. Use curvature=head, which takes any, or a backbone such as conv4."
             )
 
     def amortize(self, support: Labeled) -> Posterior[Delta]:

@@ -177,9 +177,7 @@ class _Kept(NamedTuple):
         return cls(*(psi.new_empty(r, len(psi)) for r in rows))
 
 
-def _advance(
-    weights: Weights, psi: Tensor, gradient: Tensor, loss: Tensor, last: _Kept | None, kept: _Kept
-) -> Tensor:
+def _advance(weights: Weights, psi: Tensor, gradient: Tensor, loss: Tensor, last: _Kept | None, kept: _Kept) -> Tensor:
     """:func:`step`, into ``kept``, whose states may be those of ``last``; tanh is to rounding of its greatest values."""
     weight, gate_weight, gate_bias = weights
     units = len(kept.cell)

@@ -24,12 +24,10 @@ from torch.nn import functional as F
 
 from mlpip_bench.inference.distributions import where_float64_is
 from mlpip_bench.inference.gradient_steps import AdaptedNetwork
+from mlpip_bench.inference.method import Problem
 from mlpip_bench.nn import fused
-from mlpip_bench.nn.backbone import BackboneSpec
-from mlpip_bench.nn.backbones.conv4 import Conv4
-from mlpip_bench.nn.backbones.identity import Identity
-from mlpip_bench.nn.backbones.mlp import MLP
 from mlpip_bench.nn.layers import Convolution, Linear
+from mlpip_bench.nn.normalization import Normalization
 
 
 def output_root(predictive: Distribution) -> Float[Tensor, "task point way way"]:
@@ -92,9 +90,12 @@ def head_log_det(
 # -- K-FAC -----------------------------------------------------------------------------------------------------------
 
 
-def has_kronecker_factors(backbone: BackboneSpec) -> bool:
-    """Whether all layers of a backbone are such that :func:`watched` sees them, with parameters of each task."""
-    return issubclass(backbone.plugin, (Conv4, MLP, Identity))
+def has_kronecker_factors(problem: Problem) -> bool:
+    """Whether :func:`watched` sees all layers of its backbone with parameters, those of normalization left out."""
+    with torch.random.fork_rng():  # it is built to be looked at
+        backbone = problem.build_backbone()
+    layers = [module for module in backbone.modules() if any(True for _ in module.parameters(recurse=False))]
+    return all(isinstance(layer, (Convolution, Linear, Normalization)) for layer in layers)
 
 
 @dataclass(frozen=True, eq=False)

@@ -379,7 +379,7 @@ def test_layers_that_do_not_adapt_have_no_curvature():
 
 def test_a_network_whose_layers_are_not_known_is_refused():
     spec, settings = backbone("resnet12", (1, 16, 16), channels=(4, 4)), LLAMASettings(curvature="kfac")
-    with pytest.raises(UserError, match=r"conv4, conv4x512, mlp and identity; .* resnet12\. Use curvature=head"):
+    with pytest.raises(UserError, match=r"Convolution and Linear .*; resnet12 has others\. Use curvature=head"):
         registry.method("llama")(Problem(spec, "metabn", 3), settings)
     registry.method("llama")(Problem(spec, "metabn", 3), LLAMASettings())
 

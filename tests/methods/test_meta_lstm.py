@@ -76,8 +76,10 @@ def test_coordinates_are_a_batch_of_torchs_lstm_and_gates_carry_their_values_bef
         gradient, loss = torch.randn(14, dtype=torch.float64), torch.rand(14, dtype=torch.float64)
         inputs = torch.stack([*preprocessed(gradient), *preprocessed(loss)], 1)
         before = cell(inputs, before)
-        gates = torch.cat([before[0], psi.unsqueeze(1)], 1) @ lstm.gate_weight[:, :4].T + lstm.gate_bias + (
-            gates * lstm.gate_weight[:, 4]
+        gates = (
+            torch.cat([before[0], psi.unsqueeze(1)], 1) @ lstm.gate_weight[:, :4].T
+            + lstm.gate_bias
+            + (gates * lstm.gate_weight[:, 4])
         )
         moved = gates[:, 1].sigmoid() * psi - gates[:, 0].sigmoid() * gradient
         psi, state = step(lstm.weights, psi, gradient, loss, state)
