@@ -62,7 +62,7 @@ class CoordinateLSTM(nn.Module):
         create_graph: bool,
         second_order: bool = False,
     ) -> Float[Tensor, "task coordinate"]:
-        """psi after so many steps.
+        """Take so many steps.
 
         Args:
             start: psi_0 of each task.
@@ -70,6 +70,9 @@ class CoordinateLSTM(nn.Module):
             steps: how many.
             create_graph: keep what is differentiable in psi_0 and the weights.
             second_order: also through the gradients and losses of the steps.
+
+        Returns:
+            psi after them.
         """
         if create_graph and second_order:
             return self._with_graph(start, loss, steps)
@@ -81,7 +84,8 @@ class CoordinateLSTM(nn.Module):
                 inputs = _inputs(psi.detach().requires_grad_(), loss)
             with torch.no_grad():
                 parts = zip(*map(_split, (psi.flatten(), *inputs)), kept, strict=True)
-                psi = torch.cat([_advance(weights, *of, own if n else None, own) for *of, own in parts]).view_as(start)
+                moved = [_advance(weights, *part, part[-1] if n else None) for part in parts]
+                psi = torch.cat(moved).view_as(start)
             if create_graph:
                 seen.append(inputs)
         if not seen:
@@ -177,8 +181,8 @@ class _Kept(NamedTuple):
         return cls(*(psi.new_empty(r, len(psi)) for r in rows))
 
 
-def _advance(weights: Weights, psi: Tensor, gradient: Tensor, loss: Tensor, last: _Kept | None, kept: _Kept) -> Tensor:
-    """:func:`step`, into ``kept``, whose states may be those of ``last``; tanh is to rounding of its greatest values."""
+def _advance(weights: Weights, psi: Tensor, gradient: Tensor, loss: Tensor, kept: _Kept, last: _Kept | None) -> Tensor:
+    """:func:`step`, into ``kept``, whose state may be that of ``last``; tanh is to rounding of its greatest values."""
     weight, gate_weight, gate_bias = weights
     units = len(kept.cell)
     kept.inputs[0] = 1
@@ -211,8 +215,8 @@ def _derive(
     weights: Weights,
     psi: Tensor,
     gradient: Tensor,
-    last: _Kept | None,
     kept: _Kept,
+    last: _Kept | None,
     of_end: Tensor,
     of_state: State | None,
     totals: Weights,
@@ -258,7 +262,8 @@ def _derive(
 
 def _split(values: Tensor) -> tuple[Tensor, ...]:
     """``[..., coordinate]`` in parts that are computed one after the other."""
-    return values.split(_COORDINATES_AT_ONCE.get(values.device.type, 8_192), -1)
+    parts: tuple[Tensor, ...] = values.split(_COORDINATES_AT_ONCE.get(values.device.type, 8_192), -1)
+    return parts
 
 
 def _states(units: int, psi: Tensor) -> list[_Kept]:
@@ -292,7 +297,7 @@ class _Replayed(torch.autograd.Function):
         return end.view_as(end)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, of_end: Tensor) -> tuple[Tensor | None, ...]:
         start, gradients, losses, weight, gate_weight, gate_bias = ctx.saved_tensors
         weights = (weight, gate_weight, gate_bias)
@@ -304,10 +309,10 @@ class _Replayed(torch.autograd.Function):
                 kept = [_Kept.empty(units, psi) for _ in steps]
             path = [psi]
             for t in steps:
-                path.append(_advance(weights, path[t], seen[t], of_losses[t], kept[t - 1] if t else None, kept[t]))
+                path.append(_advance(weights, path[t], seen[t], of_losses[t], kept[t], kept[t - 1] if t else None))
             of_state: State | None = None
             for t in reversed(steps):
                 last = kept[t - 1] if t else None
-                of_psi, of_state = _derive(weights, path[t], seen[t], last, kept[t], of_psi, of_state, totals)
+                of_psi, of_state = _derive(weights, path[t], seen[t], kept[t], last, of_psi, of_state, totals)
             of_start.append(of_psi)
         return None, torch.cat(of_start), None, None, *totals

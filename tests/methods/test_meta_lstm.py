@@ -1,6 +1,7 @@
 """Meta-LSTM against first-order MAML, torch's LSTM, autograd of its steps one by one, and finite differences."""
 
 import math
+from typing import ClassVar
 
 import pytest
 import torch
@@ -137,6 +138,17 @@ def test_constant_gates_decay_weights_on_a_quadratic(second_order):
     torch.testing.assert_close(slope, expected.expand(2, 7), rtol=1e-12, atol=1e-15)
 
 
+def test_second_derivatives_through_gradients_and_losses_are_those_of_finite_differences():
+    lstm = make_lstm()
+
+    def end(start: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        named = dict(zip(dict(lstm.named_parameters()), weights, strict=True))
+        arguments = (start, lambda psi: (psi.sin() * psi.roll(1, 1)).sum(1), 3)
+        return torch.func.functional_call(lstm, named, arguments, {"create_graph": True, "second_order": True})
+
+    assert torch.autograd.gradcheck(end, (start_of(1, 3), *lstm.parameters()))
+
+
 # -- the method ------------------------------------------------------------------------------------------------------
 
 
@@ -172,7 +184,7 @@ def test_with_constant_gates_it_is_first_order_maml(kind, norm):
 
 def test_second_order_has_the_gradient_of_finite_differences():
     class SecondOrder(MetaLSTM):
-        xfail_checks = {}  # noqa: RUF012
+        xfail_checks: ClassVar = {}
 
         def __init__(self, problem, settings):
             super().__init__(problem, MetaLSTMSettings(second_order=True))
