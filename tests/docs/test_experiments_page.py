@@ -1,5 +1,6 @@
 """Tables of docs/experiments.md, timing.md and regression.md quote the records that are committed with them."""
 
+import itertools
 import re
 
 import pytest
@@ -253,6 +254,12 @@ SYSTEMS = {
     "`map_dlm`": ("map_dlm", {}),
     "`neural_statistician`": ("neural_statistician", {}),
     "`snail`": ("snail", {}),
+    "`relation_nets`": ("relation_nets", {}),
+    "`meta_sgd`": ("meta_sgd", {}),
+    "`reptile`": ("reptile", {}),
+    "`bmaml`": ("bmaml", {}),
+    "`llama`": ("llama", {}),
+    "`abml`": ("abml", {}),
 }
 
 
@@ -379,6 +386,9 @@ def test_what_findings_say_of_systems_holds_in_paired_differences():
     assert {found[b, "accuracy", full, plain][2] for b in ("omni5w1s", "tiny5w5s")} == {"undecided"}
     assert found["omni5w1s", "nll", full, plain][2] == "better"
     assert 9 <= 100 * found["omni5w1s", "accuracy", "protonets", "snail"][0] < 9.5
+    for metric, method in itertools.product(("accuracy", "nll"), ("llama", "bmaml")):
+        assert found["omni5w1s", metric, method, "maml"][2] == "undecided"
+    assert f"(`abml`) is {points('maml', 'abml', 'omni5w1s')} points below it" in page
 
 
 if __name__ == "__main__":  # print the tables, for the page
