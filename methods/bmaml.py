@@ -19,6 +19,7 @@ Differences from their paper:
 - The step is divided by n, so that ``inner_rate`` is for a mean loss as in ``maml``; in regression for a mean squared
   error. One particle without a prior is ``anil``, or with ``adapted="all"`` ``maml``. With M of them a particle's own
   gradient has the weight 1/M, and the others' have about 1/M^2 each: where they agree, steps are (2 - 1/M)/M as long.
+- Five steps are the default, where ``anil`` has one: they are short, and cost little on features that are there.
 - The prior is a Gaussian of a fixed width, ``prior_std``, where theirs has a learned precision.
 - h leaves out the diagonal, whose zeros their code counts. The gradient of the kernel has its factor of 2, which their
   code lacks. h is a constant in that gradient, as in theirs, but the outer gradient goes through h, so that it is the
@@ -146,12 +147,12 @@ class BMAML(Method[Particles]):
             return mlpip_loss(self.predictive(q, batch.query.x), batch.query)
         leader = self._adapt(batch.merged, q.psi.values.detach(), self.settings.leader_rates, keep_graph=False)
         distance = (q.psi.values - leader.psi.values).square().flatten(1).sum(-1).mean()
-        if self.problem.noise_std is None:
-            return distance
-        with torch.no_grad():
-            outputs = self.model.outputs(q, batch.query.x)
-        log_loss = mlpip_loss(mixture(self.likelihood, outputs, q.psi.count), batch.query)
-        return distance + log_loss - log_loss.detach()  # which trains a regression's variance alone
+        if self.problem.noise_std is not None:  # whose variance the log-loss trains, and nothing else
+            with torch.no_grad():
+                outputs = self.model.outputs(q, batch.query.x)
+            log_loss = mlpip_loss(mixture(self.likelihood, outputs, q.psi.count), batch.query)
+            distance = distance + log_loss - log_loss.detach()
+        return distance
 
     def _adapt(self, data: Labeled, start: Tensor, rates: list[float], *, keep_graph: bool) -> Posterior[Particles]:
         steps = functools.partial(

@@ -305,6 +305,7 @@ def test_the_variance_of_a_regression_learns_from_the_queries_and_not_from_the_c
     method, tasks = regression("bmaml", objective="chaser"), doubled(linear_stream(3, 5, 4).batch(0, 2))
     raw, body = method.likelihood.raw_std, method.model.backbone.parameters()
     loss = method.loss(tasks)
+    assert loss.item() > 1e-6
     with torch.no_grad():
         outputs = method.model.outputs(method.amortize(tasks.support), tasks.query.x)
     components = method.likelihood.predictive(outputs.unflatten(0, (2, 5)).transpose(0, 1))
