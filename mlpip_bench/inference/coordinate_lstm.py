@@ -84,7 +84,7 @@ class CoordinateLSTM(nn.Module):
                 inputs = _inputs(psi.detach().requires_grad_(), loss)
             with torch.no_grad():
                 parts = zip(*map(_split, (psi.flatten(), *inputs)), kept, strict=True)
-                moved = [_advance(weights, *part, part[-1] if n else None) for part in parts]
+                moved = [_advance(weights, p, g, seen_loss, own, own if n else None) for p, g, seen_loss, own in parts]
                 psi = torch.cat(moved).view_as(start)
             if create_graph:
                 seen.append(inputs)
