@@ -71,7 +71,8 @@ def head_log_det(
 ) -> Float[Tensor, " task"]:
     """Log-determinant of ``points`` times the mean curvature of a linear layer with bias, plus ``tau`` I.
 
-    By the determinant lemma: ``points * way`` rows, in place of ``way * (feature + 1)``.
+    By the determinant lemma: ``points * way`` rows, in place of ``way * (feature + 1)``. In float64, since next to
+    long features tau is lost in float32.
 
     Args:
         features: of the points that the mean is over.
@@ -79,12 +80,13 @@ def head_log_det(
         points: how many the curvature is to be of.
         tau: precision of a Gaussian prior.
     """
-    number, way = root.shape[1:3]
+    (number, way), dtype, device = root.shape[1:3], features.dtype, features.device
+    features, root = (where_float64_is(x).double() for x in (features, root))
     columns = root.transpose(-1, -2).flatten(1, 2)  # [task, point and way, way]
     pairs = (features @ features.mT + 1).repeat_interleave(way, 1).repeat_interleave(way, 2)
     gram = columns @ columns.mT * pairs * (points / (number * tau))
     dimension = way * (features.shape[-1] + 1)
-    return dimension * math.log(tau) + log_det(gram + torch.eye(number * way).to(gram))
+    return (dimension * math.log(tau) + log_det(gram + torch.eye(number * way).to(gram))).to(device, dtype)
 
 
 # -- K-FAC -----------------------------------------------------------------------------------------------------------

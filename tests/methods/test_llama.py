@@ -183,6 +183,13 @@ def test_it_is_finite_in_float32_where_the_determinant_underflows_and_where_clas
     assert all(g.isfinite().all() for g in torch.autograd.grad(found.sum(), (features, logits)))
 
 
+def test_it_keeps_the_prior_of_long_features_in_float32():
+    features = torch.randn(1, 6, 64, generator=torch.Generator().manual_seed(0)).mul(1e4)
+    root = output_root(Categorical(logits=torch.zeros(1, 6, 3)))
+    found = head_log_det(features, root, 6, 1e-3)
+    torch.testing.assert_close(found, head_log_det(features.double(), root.double(), 6, 1e-3).float())
+
+
 # -- K-FAC -----------------------------------------------------------------------------------------------------------
 
 KFAC = {"curvature": "kfac", "logdet_weight": 0.01, "tau": 0.5}
