@@ -67,7 +67,7 @@ class BMAMLSettings(StepSettings):
     """Settings of Bayesian MAML, beyond those of gradient steps.
 
     Attributes:
-        particles: M.
+        particles: M, how many each task has.
         adapted: what a particle is: ``head``, or ``all`` parameters.
         objective: ``predictive`` log-loss or ``chaser`` loss.
         leader_steps: steps of the leader beyond the chaser, at the last of the inner rates.

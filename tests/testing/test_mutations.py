@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 import torch
 from mlpip_bench.methods.abml import ABML
+from mlpip_bench.methods.bmaml import BMAML
 from mlpip_bench.methods.imaml import IMAML
 from mlpip_bench.methods.map_dlm import MapDLM
 from mlpip_bench.methods.map_ssvm import MapSSVM
 from mlpip_bench.methods.memory_mod import MemoryMod
+from mlpip_bench.methods.meta_lstm import MetaLSTM
 from mlpip_bench.methods.neural_statistician import NeuralStatistician
 from mlpip_bench.methods.platipus import PLATIPUS
 from mlpip_bench.methods.siamese_nets import SiameseNets
@@ -29,6 +31,7 @@ from torch.distributions import Categorical, Normal, kl_divergence
 
 from mlpip_bench.inference.distributions import MonteCarloMixture
 from mlpip_bench.inference.method import Method, Posterior
+from mlpip_bench.inference.particles import Particles
 from mlpip_bench.nn.normalization import Moments
 from mlpip_bench.tasks.batch import Labeled, TaskBatch
 from mlpip_bench.testing.conformance import CHECKS, assert_conforms, check_method
@@ -361,6 +364,13 @@ class MeanOutputsOfTheParticles(ABML):
         return Categorical(logits=components.logits.mean(0))
 
 
+@caught_by("predictive_integrates")
+class PredictiveOfTheMeanParticle(BMAML):
+    def predictive(self, q, query_x):
+        mean = Particles(q.psi.mean.unsqueeze(1))
+        return super().predictive(dataclasses.replace(q, psi=mean), query_x)
+
+
 @caught_by("probabilities")
 class NotNormalized(Predictive):
     class Wrong(MonteCarloMixture):
@@ -443,6 +453,22 @@ class WayOfTrainingOnly(Predictive):
 
 
 # tasks and queries that see each other
+
+
+@caught_by("batch_of_tasks")
+class LossOfAllTasks(MetaLSTM):
+    def amortize(self, support):
+        own = self.network.losses
+
+        def losses(*args):
+            found, statistics = own(*args)
+            return found + (found.mean() - found).detach(), statistics
+
+        self.network.losses = losses
+        try:
+            return super().amortize(support)
+        finally:
+            del self.network.losses
 
 
 @caught_by("batch_of_tasks")
