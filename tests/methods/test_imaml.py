@@ -106,6 +106,34 @@ def test_loss_and_gradients_are_those_of_ridge_regression_differentiated(proxima
     torch.testing.assert_close(gradients(method, loss), wanted)
 
 
+def test_descent_with_a_rate_that_diverges_on_some_tasks_reaches_the_minimum_of_all():
+    """Inputs of one task are ten times as long, so that steps of one length that suit the others diverge on it."""
+    method, tasks = linear(**{**MANY, "train_steps": 3000, "test_steps": 3000}), linear_batch()
+    x = tasks.support.x.clone()
+    x[1] *= 10
+    support = Labeled(x, tasks.support.y, tasks.support.way)
+    head = method.network.head
+    psi_0 = torch.cat([head.weight[0], head.bias]).detach()
+    curvature = 2 * design(support, 1).mT @ design(support, 1) / x.shape[1]
+    assert MANY["inner_rate"] * (torch.linalg.eigvalsh(curvature)[-1] + method.settings.proximal) > 2
+    found = method.eval().amortize(support).psi.mean
+    for t in range(3):
+        torch.testing.assert_close(found[t], ridge(support, t, psi_0, method.settings.proximal))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_no_step_raises_the_objective_of_a_task(steps):
+    method, tasks = make(inner_rate=3.0, proximal=0.1, test_steps=steps), batch()
+    network = method.eval().network
+
+    def objectives(psi: torch.Tensor) -> torch.Tensor:
+        losses, _ = network.losses(network.unflatten(psi), tasks.support)
+        return losses + 0.05 * (psi - network.flat(network.initial(3, 3))).square().sum(-1)
+
+    started = objectives(network.flat(network.initial(3, 3)))
+    assert (objectives(method.amortize(tasks.support).psi.mean) <= started).all()
+
+
 def test_few_conjugate_gradients_are_no_exact_ones():
     few, exact = (linear(proximal=0.3, **{**MANY, "cg_steps": steps}) for steps in (1, 3))
     head = "network.head.weight"
