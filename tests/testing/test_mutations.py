@@ -18,6 +18,7 @@ import torch
 from mlpip_bench.methods.abml import ABML
 from mlpip_bench.methods.bmaml import BMAML
 from mlpip_bench.methods.imaml import IMAML
+from mlpip_bench.methods.llama import LLAMA
 from mlpip_bench.methods.map_dlm import MapDLM
 from mlpip_bench.methods.map_ssvm import MapSSVM
 from mlpip_bench.methods.memory_mod import MemoryMod
@@ -165,6 +166,12 @@ class BoundSummedOverTasks(Bound):
 class LossOfTheFirstTaskOnly(Predictive):
     def loss(self, batch):
         return super().loss(TaskBatch(batch.support.task(0), batch.query.task(0)))
+
+
+@caught_by("loss_mean_over_points")
+class CurvatureSummedOverQueries(LLAMA):
+    def with_curvature(self, q, query_x, points):
+        return super().with_curvature(q, query_x, query_x.shape[1])  # of as many points as there are queries
 
 
 @caught_by("loss_mean_over_points")
