@@ -146,7 +146,8 @@ def test_labels_may_be_of_any_kind_and_images_of_any_number_type(model):
     bytes_ = (support.numpy() * 255).round().astype(np.uint8)
     named = model.adapt(bytes_[:, 0], ["edcba"[label] for label in batch.support.y[0]])  # in the reverse order
     assert named.classes == ("a", "b", "c", "d", "e")
-    assert named.predict((queries * 255).round().to(torch.uint8)) == pytest.approx(expected[:, ::-1], abs=1e-5)
+    again = named.predict((queries * 255).round().to(torch.uint8))
+    assert again == pytest.approx(expected[:, ::-1], abs=1e-4)  # float32 sums, in another order
     two = model.adapt(np.concatenate([support, support[:1]])[:, 0], np.array([7, 7, 7, 7, 9, 9]))
     assert two.classes == (7, 9)
     assert two.predict(queries).shape == (10, 2)
