@@ -32,15 +32,16 @@ CASES = [
 
 
 def trial_of(method: str, precision: Precision, kind: str = "classification", norm: str = "metabn") -> Trial:
-    """On images, with few filters."""
+    """On images, with few filters; and few steps, since each goes on from the rounding of the one before."""
     bench, backbone = KINDS[kind]
+    steps = {"train_steps": 5} if getattr(registry.method(method).Settings(), "train_steps", 0) > 5 else {}
     config = make_config(
         methods=(method,),
         benches=(bench,),
         backbone=backbone,
         backbone_settings={"channels": 8},
         norms=(norm,),
-        settings={"train_queries": 3} if kind == "classification" else {},
+        settings=steps | ({"train_queries": 3} if kind == "classification" else {}),
         numerics=Numerics(precision),
     )
     (trial,) = planning.plan_trials(config)
