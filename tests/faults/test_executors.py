@@ -232,6 +232,7 @@ def two_nodes(monkeypatch, tmp_path):
         cluster.communicate("")
 
 
+@pytest.mark.slow
 def test_a_cluster_of_two_nodes_makes_the_same_records_and_starts_the_trial_of_a_killed_worker_again(
     two_nodes, whole, numbers, tmp_path, one_thread, tell
 ):
