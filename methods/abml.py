@@ -65,7 +65,8 @@ class ABMLSettings(StepSettings):
             better in short trainings.
         eval_samples: the same at evaluation, where they are also those of the predictive; 1 is the mean of q.
         kl_weight: of KL[q || p], against the mean loss of a point.
-        initial_log_std: log sigma_0 of each coordinate at the start of training.
+        initial_log_std: log sigma_0 of each coordinate at the start of training, from -20 to 0. With -20 and a
+            ``kl_weight`` of 0 it is MAML.
         first_order: leave the second derivatives out.
     """
 
@@ -81,8 +82,7 @@ class ABMLSettings(StepSettings):
             raise ValueError(f"samples and eval_samples must be at least 1; got {self.samples}, {self.eval_samples}")
         if not 0 <= self.kl_weight < math.inf:
             raise ValueError(f"kl_weight must be finite and not negative; got {self.kl_weight}")
-        if not _LEAST <= self.initial_log_std <= _MOST:
-            raise ValueError(f"initial_log_std must be from {_LEAST:g} to {_MOST:g}; got {self.initial_log_std}")
+        particles.check_initial_log_std(self.initial_log_std)
 
 
 class Gaussian(NamedTuple):

@@ -192,14 +192,16 @@ def conjugate_gradients(
     """Each task's A^-1 b after so many steps from 0, for symmetric A.
 
     A task's steps end before the first direction d of d^T A d <= 0; where that is b itself, or none is taken, it is b.
+    They end as well where the residual is down to rounding, of which more steps would make directions.
     """
     solution, residual, direction = torch.zeros_like(b), b, b
     squared = b.square().sum(-1, keepdim=True)
+    least = torch.finfo(b.dtype).eps ** 2 * squared
     going = squared > 0
     for _ in range(steps):
         image = product(direction)
         curvature = (direction * image).sum(-1, keepdim=True)
-        going = going & (curvature > 0)
+        going = going & (curvature > 0) & (squared > least)
         size = torch.where(going, squared / curvature, 0.0)  # without a branch, which a CUDA graph cannot have
         solution, residual = solution + size * direction, residual - size * image
         before, squared = squared, residual.square().sum(-1, keepdim=True)

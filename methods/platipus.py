@@ -65,7 +65,8 @@ class PLATIPUSSettings(StepSettings):
         kl_weight: of the KL, in nats a task, against the mean log-loss of a query; the bound's own is one over the
             number of queries.
         mean_rate: where the learned rates of the steps that move the means, gamma_p and gamma_q, start.
-        initial_log_std: where the learned log standard deviations of all coordinates start, in p and in q.
+        initial_log_std: where the learned log standard deviations of all coordinates start, in p and in q, from -20 to
+            0. With -20, a ``kl_weight`` of 0 and a ``mean_rate`` near 0 it is MAML.
         first_order_means: leave out the second derivatives of those steps, of which the one on all queries costs more
             than MAML. The inner steps keep theirs.
     """
@@ -85,8 +86,7 @@ class PLATIPUSSettings(StepSettings):
             raise ValueError(f"kl_weight must be finite and not negative; got {self.kl_weight}")
         if not 0 < self.mean_rate < math.inf:
             raise ValueError(f"mean_rate must be positive and finite; got {self.mean_rate}")
-        if not math.isfinite(self.initial_log_std):
-            raise ValueError(f"initial_log_std must be finite; got {self.initial_log_std}")
+        particles.check_initial_log_std(self.initial_log_std)
 
 
 class Start(NamedTuple):

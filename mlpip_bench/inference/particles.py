@@ -23,6 +23,22 @@ from mlpip_bench.inference.method import Posterior
 from mlpip_bench.tasks.batch import Labeled
 
 _NO_SHAPE = torch.Size()
+_LOG_STDS = (-20.0, 0.0)
+
+
+def check_initial_log_std(log_std: float) -> None:
+    """That a Gaussian over the weights of a network can begin with it.
+
+    Args:
+        log_std: of each coordinate. With -20 all draws are the mean to float32; weights with a standard deviation of 1
+            make outputs of a network of some layers so large that its loss is not finite.
+
+    Raises:
+        ValueError: it is beyond these.
+    """
+    if not _LOG_STDS[0] <= log_std <= _LOG_STDS[1]:
+        least, most = _LOG_STDS
+        raise ValueError(f"initial_log_std must be from {least:g} to {most:g}; got {log_std}")
 
 
 class Particles(Distribution):

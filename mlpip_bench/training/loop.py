@@ -34,7 +34,7 @@ Points = Mapping[int, Mapping[str, float]]
 _CHECKPOINT_SECONDS = 20.0
 _STEPS_BETWEEN_READS = {"cuda": 50}
 """Of losses, each of which a GPU would otherwise have to be waited for; 1 elsewhere."""
-_ADVICE = "a lower learning rate, or a lower rate of the method's inner steps, helps (--set METHOD.NAME=VALUE)"
+_ADVICE = "a lower learning rate, a lower rate of the method's inner steps, or its defaults where they were set, helps (--set METHOD.NAME=VALUE)"
 
 
 def train(
@@ -118,14 +118,18 @@ def train(
             points[iteration + 1] = {"training/loss": value, "training/learning_rate": rate}
         unread.clear()
 
+    def check() -> None:
+        # A gradient that is not finite shows in no loss before the next, and running statistics, which training does not
+        # read, show in none.
+        if not all(p.isfinite().all() for p in method.parameters()) or any(b.isnan().any() for b in method.buffers()):
+            raise TrialError(_not_finite("a parameter or a statistic", state.iteration, checkpoint, advice))
+
     def save() -> None:
         nonlocal began, saved
         read()
         # A copy: state_dict() is a view of the live parameters.
         state.model, state.optimizer = copy.deepcopy(method.state_dict()), optimizer.state_dict()
-        # Training does not read running statistics, so its loss would not show what is wrong with them.
-        if not all(p.isfinite().all() for p in method.parameters()) or any(b.isnan().any() for b in method.buffers()):
-            raise TrialError(_not_finite("a parameter or a statistic", state.iteration, checkpoint, advice))
+        check()
         state.seconds = before + time.monotonic() - began
         save_checkpoint(state, checkpoint)
         written = time.monotonic()
@@ -137,6 +141,7 @@ def train(
 
     def validate(loss: float | None) -> None:
         state.unvalidated = loss
+        check()
         try:
             _validate(state, method, validation, plan.validation_tasks, metrics, loss)
         except interrupts.Interrupted:

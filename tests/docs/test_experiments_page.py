@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import statistics
 
 import pytest
 
@@ -260,6 +261,9 @@ SYSTEMS = {
     "`bmaml`": ("bmaml", {}),
     "`llama`": ("llama", {}),
     "`abml`": ("abml", {}),
+    "`platipus`": ("platipus", {}),
+    "`imaml`": ("imaml", {}),
+    "`meta_lstm`": ("meta_lstm", {}),
 }
 
 
@@ -286,6 +290,108 @@ def system_rows(bench: str) -> list[str]:
     return rows
 
 
+# What ψ is to each: a point, or a distribution.
+ADAPTED = ("maml", "imaml", "meta_lstm", "bmaml", "llama", "platipus", "abml")
+POSTERIORS = (*ADAPTED, "versa", "amortized_vi", "nonamortized_vi")
+
+
+def posterior_records(bench: str) -> list[Record]:
+    """What a distribution over ψ is compared by: with the settings of VI that validation chose."""
+    if bench == "omni5w1s":
+        records = [r for r in load("systems") if r.method not in ("amortized_vi", "nonamortized_vi")]
+        records += [r for r in load("omniglot") if r.config["settings"].get("beta") == "1/points"]
+    else:
+        records = [r for r in load("posteriors") if r.bench == bench]
+    return [r for r in records if r.bench == bench and r.method in POSTERIORS]
+
+
+def against_maml(bench: str) -> dict[tuple[str, str], tuple[float, float]]:
+    """Mean and half-width of each method's paired difference from MAML by metric and method."""
+    found = {}
+    for c in method_differences(posterior_records(bench)):
+        if c.against == "maml":
+            found[c.metric, c.method] = c.mean, c.ci95
+        elif c.method == "maml":
+            found[c.metric, c.against] = -c.mean, c.ci95
+    return found
+
+
+def overconfidence(record: Record) -> float:
+    """Mean confidence minus accuracy over all queries."""
+    detail = score([record], "ece").detail
+    pairs = zip(detail["count"], detail["confidence"], detail["accuracy"], strict=True)
+    return sum(n * (c - a) for n, c, a in pairs) / sum(detail["count"])
+
+
+def posterior_rows(bench: str) -> list[str]:
+    records, differences = posterior_records(bench), against_maml(bench)
+    rows = []
+    for method in POSTERIORS:
+        own = [r for r in records if r.method == method]
+        (calibration,) = [r for r in own if r.protocol == "calibration"]
+        cells = [
+            shown(score(own, "accuracy", protocol="accuracy"), 2, 100),
+            shown(score(own, "nll", protocol="nll"), 3),
+            shown(score(own, "ece"), 2, 100),
+            f"{100 * overconfidence(calibration):+.2f}",
+        ]
+        for metric, digits, factor in (("accuracy", 2, 100), ("nll", 3, 1), ("ece", 2, 100)):
+            if method == "maml":
+                cells.append("")
+                continue
+            mean, ci95 = differences[metric, method]
+            cells.append(f"{factor * mean:+.{digits}f} ± {factor * ci95:.{digits}f}")
+        rows.append(row(f"`{method}`", *cells))
+    return rows
+
+
+def sweep_rows(method: str, setting: str) -> list[str]:
+    """What the weight of a term in the loss does, each with its difference from weight 0."""
+    records = [r for r in load("posteriors") if (r.bench, r.method) == ("omni5w1s", method)]
+    by_weight = {
+        weight: [r for r in records if r.config["settings"][setting] == weight]
+        for weight in sorted({r.config["settings"][setting] for r in records})
+    }
+    rows = []
+    for weight, own in by_weight.items():
+        cells = [
+            shown(score(own, "accuracy", protocol="accuracy"), 2, 100),
+            shown(score(own, "nll", protocol="nll"), 3),
+            shown(score(own, "ece"), 2, 100),
+        ]
+        for metric, digits, factor in (("accuracy", 2, 100), ("nll", 3, 1)):
+            first, zero = (score(runs, metric, protocol=metric).per_task for runs in (own, by_weight[0]))
+            less = difference([first], [zero], (0, 1) if metric == "accuracy" else None)
+            cells.append(f"{factor * less.mean:+.{digits}f} ± {factor * less.ci95:.{digits}f}" if weight else "")
+        rows.append(row(f"{weight:g}", *cells))
+    return rows
+
+
+def cost_rows() -> list[str]:
+    """Medians over repeats, each with its ratio to MAML's, repeat by repeat."""
+    records = [r for r in load("posteriors") if r.protocol == "timing"]
+
+    def repeats(method: str, metric: str, regime: str) -> list[float]:
+        return score(records, metric, condition={"regime": regime}, method=method).per_task
+
+    def cell(method: str, metric: str, regime: str, factor: float) -> str:
+        own, base = repeats(method, metric, regime), repeats("maml", metric, regime)
+        ratio = statistics.median(a / b for a, b in zip(own, base, strict=True))
+        return f"{factor * statistics.median(own):.3g} ({ratio:.2f})"
+
+    return [
+        row(
+            f"`{method}`",
+            cell(method, "train_seconds", "training", 1),
+            cell(method, "peak_memory_bytes", "training", 1e-6),
+            cell(method, "adapt_seconds", "latency", 1e3),
+            cell(method, "predict_seconds", "latency", 1e3),
+            cell(method, "peak_memory_bytes", "latency", 1e-6),
+        )
+        for method in ADAPTED
+    ]
+
+
 PAGES = {
     "precision": "timing.md",
     "sinusoid": "regression.md",
@@ -293,6 +399,11 @@ PAGES = {
     "transfer differences": "findings.md",
     "systems omni5w1s": "findings.md",
     "systems tiny5w5s": "findings.md",
+    "posteriors omni5w1s": "findings.md",
+    "posteriors omni5w5s": "findings.md",
+    "posteriors cost": "timing.md",
+    "llama logdet_weight": "findings.md",
+    "platipus kl_weight": "findings.md",
 }
 TABLES = {
     "icons": icon_rows,
@@ -304,6 +415,11 @@ TABLES = {
     "transfer differences": transfer_difference_rows,
     "systems omni5w1s": lambda: system_rows("omni5w1s"),
     "systems tiny5w5s": lambda: system_rows("tiny5w5s"),
+    "posteriors omni5w1s": lambda: posterior_rows("omni5w1s"),
+    "posteriors omni5w5s": lambda: posterior_rows("omni5w5s"),
+    "posteriors cost": cost_rows,
+    "llama logdet_weight": lambda: sweep_rows("llama", "logdet_weight"),
+    "platipus kl_weight": lambda: sweep_rows("platipus", "kl_weight"),
     "toy": toy_rows,
     "samples": sample_rows,
     "versatility": versatility_rows,

@@ -271,6 +271,7 @@ def test_many_steps_with_many_draws_come_near_it():
         {"kl_weight": math.nan},
         {"kl_weight": math.inf},
         {"initial_log_std": -21.0},
+        {"initial_log_std": 0.5},
         {"initial_log_std": math.nan},
         {"inner_rate": 0.0},
     ],

@@ -320,6 +320,13 @@ def test_few_steps_are_those_of_scipy(steps):
         torch.testing.assert_close(found[t], torch.from_numpy(theirs))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_steps_after_the_solution_leave_it(dtype):
+    matrix = torch.diag_embed(torch.tensor([[1.0, 2.0, 3.0, 3.0], [1.0, 1.0, 1.0, 1.0]], dtype=dtype))
+    b = torch.tensor([[1.0, -2.0, 0.5, 4.0], [1.0, 3.0, 0.0, -1.0]], dtype=dtype)
+    torch.testing.assert_close(solved(matrix, b, 500), torch.linalg.solve(matrix, b))
+
+
 def test_a_task_ends_before_a_direction_of_negative_curvature_and_others_go_on():
     matrix, b = systems()
     alone = solved(matrix, b, 4)

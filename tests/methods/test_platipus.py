@@ -292,7 +292,9 @@ def test_a_frozen_backbone_is_the_same_in_all_draws_and_has_no_part_in_the_kl():
         ({"eval_samples": 0}, "must be at least 1; got 2, 0"),
         ({"kl_weight": -1.0}, "kl_weight must be finite and not negative; got -1.0"),
         ({"mean_rate": 0.0}, "mean_rate must be positive and finite; got 0.0"),
-        ({"initial_log_std": math.nan}, "initial_log_std must be finite; got nan"),
+        ({"initial_log_std": -21.0}, "initial_log_std must be from -20 to 0; got -21.0"),
+        ({"initial_log_std": 0.5}, "initial_log_std must be from -20 to 0; got 0.5"),
+        ({"initial_log_std": math.nan}, "initial_log_std must be from -20 to 0; got nan"),
         ({"inner_rate": -1.0}, "inner rates must be positive"),
     ],
 )

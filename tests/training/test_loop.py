@@ -366,6 +366,20 @@ def test_training_stops_at_a_number_that_is_not_finite_and_keeps_the_last_good_c
     assert all(v.isfinite().all() for v in kept.model.values())
 
 
+def test_parameters_that_are_not_finite_are_said_before_a_validation_predicts_with_them(tmp_path):
+    method = build("protonets")
+    loss = method.loss  # which is finite, before the step
+
+    def with_a_gradient_that_is_none(batch):
+        value = loss(batch)
+        value.register_hook(lambda gradient: gradient * math.nan)
+        return value
+
+    method.loss = with_a_gradient_that_is_none
+    with pytest.raises(TrialError, match=r"parameter or a statistic is not finite at iteration 1; .*learning rate"):
+        run(method, checkpoint=tmp_path / "c.pt", plan=dataclasses.replace(PLAN, validate_every=1))
+
+
 def test_a_score_that_is_not_finite_is_an_error_not_a_record():
     training, _ = streams()
     method = build("protonets").eval()
