@@ -17,7 +17,8 @@ Differences from their paper:
   kernel between two particles is about 1/M in any dimension, and the repulsion falls with their distance: .02 in a
   network of 10^5 parameters, so that particles of all weights are M networks with mixed gradients.
 - The step is divided by n, so that ``inner_rate`` is for a mean loss as in ``maml``; in regression for a mean squared
-  error. One particle without a prior is ``anil``, or with ``adapted="all"`` ``maml``. With M of them a particle's own
+  error. One particle with ``prior_std=0``, no prior, takes the steps of ``anil``, or with ``adapted="all"`` those of
+  ``maml``; its head starts at small random values, and theirs at zero. With M particles a particle's own
   gradient has the weight 1/M, and the others' have about 1/M^2 each: where they agree, steps are (2 - 1/M)/M as long.
 - Five steps are the default, where ``anil`` has one: they are short, and cost little on features that are there.
 - The prior is a Gaussian of a fixed width, ``prior_std``, where theirs has a learned precision.

@@ -276,7 +276,15 @@ def code_facts(trial: Trial, protocol: str) -> dict[str, Any]:
 
 def message_of(error: BaseException) -> str:
     """The message of a failure."""
-    return message_in_one_line(error) if isinstance(error, TrialError) else one_line(error)
+    if isinstance(error, TrialError):
+        return message_in_one_line(error)
+    message = one_line(error)
+    if isinstance(error, MemoryError) or any(words in message for words in ("can't allocate memory", "out of memory")):
+        return (
+            "it takes more memory than there is; fewer samples, a smaller tasks_per_batch or train_queries, and fewer "
+            f"--jobs take less ({message})"
+        )
+    return message
 
 
 def _measure(

@@ -108,3 +108,12 @@ def test_what_is_off_in_training_is_in_no_key_and_no_record(tmp_path):
     assert other.config["clip_norm"] == 1.0
     for name in ("versa", "amortized_vi", "nonamortized_vi"):
         assert key_of(registry.method(name).Settings()) == {}
+
+
+def test_too_little_memory_is_said_with_what_takes_less():
+    with pytest.raises(RuntimeError) as error:
+        torch.empty(2**60)  # more than there are addresses for
+    message = measuring.message_of(error.value)
+    assert message.startswith("it takes more memory than there is; fewer samples, a smaller tasks_per_batch")
+    assert "4611686018427387904 bytes" in message
+    assert measuring.message_of(RuntimeError("other")) == "RuntimeError: other"
