@@ -34,7 +34,10 @@ Points = Mapping[int, Mapping[str, float]]
 _CHECKPOINT_SECONDS = 20.0
 _STEPS_BETWEEN_READS = {"cuda": 50}
 """Of losses, each of which a GPU would otherwise have to be waited for; 1 elsewhere."""
-_ADVICE = "a lower learning rate, a lower rate of the method's inner steps, or its defaults where they were set, helps (--set METHOD.NAME=VALUE)"
+_ADVICE = (
+    "a lower learning rate, a lower rate of the method's inner steps, or its defaults where they were set, helps "
+    "(--set METHOD.NAME=VALUE)"
+)
 
 
 def train(
@@ -119,8 +122,8 @@ def train(
         unread.clear()
 
     def check() -> None:
-        # A gradient that is not finite shows in no loss before the next, and running statistics, which training does not
-        # read, show in none.
+        # A gradient that is not finite shows in no loss before the next one; running statistics, which training does
+        # not read, show in none.
         if not all(p.isfinite().all() for p in method.parameters()) or any(b.isnan().any() for b in method.buffers()):
             raise TrialError(_not_finite("a parameter or a statistic", state.iteration, checkpoint, advice))
 
