@@ -505,6 +505,41 @@ def test_what_findings_say_of_systems_holds_in_paired_differences():
     for metric, method in itertools.product(("accuracy", "nll"), ("llama", "bmaml")):
         assert found["omni5w1s", metric, method, "maml"][2] == "undecided"
     assert f"(`abml`) is {points('maml', 'abml', 'omni5w1s')} points below it" in page
+    assert f"(`platipus`) is {points('maml', 'platipus', 'omni5w1s')}. A learned" in page
+    assert f"(`meta_lstm`) is {points('maml', 'meta_lstm', 'omni5w1s')} below." in page
+    assert f"held near its start, is {points('imaml', 'maml', 'omni5w1s')} points above MAML" in page
+    assert found["omni5w1s", "nll", "imaml", "maml"][2] == "worse"
+
+
+def test_what_findings_say_of_distributions_over_psi_holds_in_paired_differences():
+    benches = ("omni5w1s", "omni5w5s")
+    less = {(b, *key): value for b in benches for key, value in against_maml(b).items()}
+    own = {(b, r.method): r for b in benches for r in posterior_records(b) if r.protocol == "calibration"}
+
+    def by(bench, metric, method, sign=1):
+        mean, ci95 = less[bench, metric, method]
+        return f"{100 * sign * mean:.2f} ± {100 * ci95:.2f}"
+
+    page = " ".join((DOCS / "findings.md").read_text(encoding="utf-8").split())
+    for bench, method in (("omni5w1s", "versa"), ("omni5w5s", "amortized_vi")):
+        mean, ci95 = less[bench, "accuracy", method]
+        assert abs(mean) < ci95
+        assert less[bench, "ece", method][0] < -less[bench, "ece", method][1]
+    assert f"has an ECE {by('omni5w1s', 'ece', 'versa', -1)} points lower" in page
+    assert f"on `omni5w5s` one {by('omni5w5s', 'ece', 'amortized_vi', -1)} points lower" in page
+    (points,) = [
+        score([r], "ece")
+        for r in load("systems")
+        if (r.bench, r.method, r.protocol) == ("omni5w1s", "protonets", "calibration")
+    ]
+    assert f"whose class means are points, have {shown(points, 2, 100)} % on `omni5w1s`" in page
+    assert f"(`bmaml`) the ECE is {by('omni5w1s', 'ece', 'bmaml')} points above MAML's" in page
+    assert f"(`platipus`) {by('omni5w1s', 'ece', 'platipus')}." in page
+    assert f"takes off {by('omni5w1s', 'ece', 'llama', -1)}." in page
+    assert all(overconfidence(own["omni5w1s", method]) < 0 for method in ADAPTED)
+    accuracies = " and ".join(by(bench, "accuracy", "imaml") for bench in benches)
+    errors = " and ".join(shown(score([own[bench, "imaml"]], "ece"), 2, 100) for bench in benches)
+    assert f"by {accuracies} points, with an ECE of {errors} %" in page
 
 
 if __name__ == "__main__":  # print the tables, for the page
