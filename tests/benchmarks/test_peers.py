@@ -91,12 +91,13 @@ def further(*values: object) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-# The tuned limits are a fifth or more below what was measured, on the machine that gave the least.
+# The tuned limits are a fifth or more below what was measured, on the machine that gave the least; where that was little
+# above 1, they only hold that the suite is not slower.
 @pytest.mark.benchmark(group=STEP)
 @pytest.mark.parametrize(
     ("peer", "steps", "turns", "tuned_limit"),
     [
-        ("learn2learn", 1, 4, 1.25),
+        ("learn2learn", 1, 4, 1.05),
         ("higher", 5, 3, 1.4),
         further("higher", 1, 4, 1.45),
         further("torch.func", 1, 3, 2.8),
@@ -111,7 +112,7 @@ def test_maml_step_beside_a_peer(faster_than_peer, peer, steps, turns, tuned_lim
 @pytest.mark.benchmark(group=STEP)
 @pytest.mark.parametrize(
     ("peer", "bar", "limit", "tuned_limit"),
-    [("loop", 1.5, 1.2, 1.05), further("flat batch", 2, 1.75, 1.45), further("easyfsl", 1.5, 1.2, 1.55)],
+    [("loop", 1.5, 1.2, 1.0), further("flat batch", 2, 1.75, 1.45), further("easyfsl", 1.5, 1.2, 1.55)],
 )
 def test_protonets_step_beside_a_peer(faster_than_peer, peer, bar, limit, tuned_limit):
     work = Work("protonets", "step")
@@ -121,7 +122,7 @@ def test_protonets_step_beside_a_peer(faster_than_peer, peer, bar, limit, tuned_
 @pytest.mark.benchmark(group=EVALUATION)
 @pytest.mark.parametrize(
     ("peer", "bar", "limit", "tuned_limit"),
-    [("flat batch", 2, 2, 1.1), ("loop", 1.5, 1.2, 1.15), further("easyfsl", 1.5, 1.2, 1.15)],
+    [("flat batch", 2, 2, 1.0), ("loop", 1.5, 1.2, 1.0), further("easyfsl", 1.5, 1.2, 1.15)],
 )
 def test_protonets_evaluation_beside_a_peer(faster_than_peer, peer, bar, limit, tuned_limit):
     work, of = Work("protonets", "evaluation"), f"ProtoNets, {EVALUATION}"
@@ -129,7 +130,7 @@ def test_protonets_evaluation_beside_a_peer(faster_than_peer, peer, bar, limit, 
 
 
 @pytest.mark.benchmark(group=EVALUATION)
-@pytest.mark.parametrize(("peer", "tuned_limit"), [("learn2learn", 1.15), further("higher", 1.4)])
+@pytest.mark.parametrize(("peer", "tuned_limit"), [("learn2learn", 1.0), further("higher", 1.4)])
 def test_maml_evaluation_beside_a_peer(faster_than_peer, peer, tuned_limit):
     of = f"MAML, 1 step, {EVALUATION}"
     faster_than_peer(Work("maml", "evaluation"), of, peer, bar=1.5, limit=1.2, tuned_limit=tuned_limit, turns=6)
