@@ -91,8 +91,8 @@ def further(*values: object) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
-# The tuned limits are a fifth or more below what was measured, on the machine that gave the least; where that was little
-# above 1, they only hold that the suite is not slower.
+# The tuned limits are a fifth or more below what was measured, on the machine that gave the least; where that was
+# little above 1, they only hold that the suite is not slower.
 @pytest.mark.benchmark(group=STEP)
 @pytest.mark.parametrize(
     ("peer", "steps", "turns", "tuned_limit"),

@@ -345,13 +345,18 @@ def posterior_rows(bench: str) -> list[str]:
     return rows
 
 
-def sweep_rows(method: str, setting: str) -> list[str]:
-    """What the weight of a term in the loss does, each with its difference from weight 0."""
-    records = [r for r in load("posteriors") if (r.bench, r.method) == ("omni5w1s", method)]
-    by_weight = {
+def sweep(method: str, setting: str) -> dict[float, list[Record]]:
+    """Records by the weight of a term in the loss."""
+    records = [r for r in load("posteriors") if (r.bench, r.method) == ("omni5w1s", method) and r.protocol != "timing"]
+    return {
         weight: [r for r in records if r.config["settings"][setting] == weight]
         for weight in sorted({r.config["settings"][setting] for r in records})
     }
+
+
+def sweep_rows(method: str, setting: str) -> list[str]:
+    """What the weight of a term in the loss does, each with its difference from weight 0."""
+    by_weight = sweep(method, setting)
     rows = []
     for weight, own in by_weight.items():
         cells = [
@@ -540,6 +545,45 @@ def test_what_findings_say_of_distributions_over_psi_holds_in_paired_differences
     accuracies = " and ".join(by(bench, "accuracy", "imaml") for bench in benches)
     errors = " and ".join(shown(score([own[bench, "imaml"]], "ece"), 2, 100) for bench in benches)
     assert f"by {accuracies} points, with an ECE of {errors} %" in page
+
+
+def test_what_findings_say_of_weights_holds_in_their_records():
+    page = " ".join((DOCS / "findings.md").read_text(encoding="utf-8").split())
+
+    def less(runs, zero):
+        first, second = (score(r, "accuracy", protocol="accuracy").per_task for r in (runs, zero))
+        return difference([first], [second], (0, 1))
+
+    llama, platipus = sweep("llama", "logdet_weight"), sweep("platipus", "kl_weight")
+    errors = [shown(score(llama[weight], "ece"), 2, 100) for weight in (0.01, 0)]
+    lost = less(llama[0.01], llama[0])
+    assert f"the ECE is {errors[0]} % where it was {errors[1]}, of a model that is" in page
+    assert f"of a model that is {-100 * lost.mean:.2f} ± {100 * lost.ci95:.2f} points less accurate" in page
+    assert all(abs(less(llama[w], llama[0]).mean) < 0.01 for w in (1e-5, 1e-4, 1e-3))
+    most = max((less(runs, platipus[0]) for weight, runs in platipus.items() if weight), key=lambda d: abs(d.mean))
+    assert f"within {100 * abs(most.mean):.2f} ± {100 * most.ci95:.2f} points of weight 0" in page
+    confidences = sorted(
+        -100 * overconfidence(r) for runs in platipus.values() for r in runs if r.protocol == "calibration"
+    )
+    assert f"under-confident by {confidences[0]:.2f} to {confidences[-1]:.2f} points" in page
+    assert all(less(runs, llama[0]).mean < -0.1 for runs in platipus.values())
+
+
+def test_what_timing_says_of_posteriors_holds_in_their_records():
+    page = " ".join((DOCS / "timing.md").read_text(encoding="utf-8").split())
+    cells = {cells[0].strip("` "): cells[1:] for cells in (r.strip("| ").split(" | ") for r in cost_rows())}
+
+    def ratio(method, column):
+        return re.search(r"\((.*)\)", cells[method][column])[1]
+
+    training, training_memory, adapting, predicting, _ = range(5)
+    assert f"`bmaml` trains in {ratio('bmaml', training)} times MAML's time" in page
+    assert 0.9 < float(ratio("llama", training)) < 1.1
+    times = " and ".join(ratio(method, predicting) for method in ("platipus", "abml"))
+    assert f"`platipus` and `abml` predict in {times} times MAML's time" in page
+    assert f"`imaml` adapts by 16 steps in {ratio('imaml', adapting)} times" in page
+    assert float(ratio("imaml", training_memory)) <= 1
+    assert float(ratio("meta_lstm", training_memory)) > 3
 
 
 if __name__ == "__main__":  # print the tables, for the page
