@@ -354,6 +354,12 @@ def sweep(method: str, setting: str) -> dict[float, list[Record]]:
     }
 
 
+def paired(runs: list[Record], against: list[Record], metric: str) -> Estimate:
+    """Difference of the first from the second on the same tasks, in accuracy or NLL."""
+    first, second = (score(each, metric, protocol=metric).per_task for each in (runs, against))
+    return difference([first], [second], (0, 1) if metric == "accuracy" else None)
+
+
 def sweep_rows(method: str, setting: str) -> list[str]:
     """What the weight of a term in the loss does, each with its difference from weight 0."""
     by_weight = sweep(method, setting)
@@ -365,9 +371,8 @@ def sweep_rows(method: str, setting: str) -> list[str]:
             shown(score(own, "ece"), 2, 100),
         ]
         for metric, digits, factor in (("accuracy", 2, 100), ("nll", 3, 1)):
-            first, zero = (score(runs, metric, protocol=metric).per_task for runs in (own, by_weight[0]))
-            less = difference([first], [zero], (0, 1) if metric == "accuracy" else None)
-            cells.append(f"{factor * less.mean:+.{digits}f} ± {factor * less.ci95:.{digits}f}" if weight else "")
+            found = paired(own, by_weight[0], metric)
+            cells.append(f"{factor * found.mean:+.{digits}f} ± {factor * found.ci95:.{digits}f}" if weight else "")
         rows.append(row(f"{weight:g}", *cells))
     return rows
 
@@ -550,23 +555,22 @@ def test_what_findings_say_of_distributions_over_psi_holds_in_paired_differences
 def test_what_findings_say_of_weights_holds_in_their_records():
     page = " ".join((DOCS / "findings.md").read_text(encoding="utf-8").split())
 
-    def less(runs, zero):
-        first, second = (score(r, "accuracy", protocol="accuracy").per_task for r in (runs, zero))
-        return difference([first], [second], (0, 1))
-
     llama, platipus = sweep("llama", "logdet_weight"), sweep("platipus", "kl_weight")
     errors = [shown(score(llama[weight], "ece"), 2, 100) for weight in (0.01, 0)]
-    lost = less(llama[0.01], llama[0])
+    lost = paired(llama[0.01], llama[0], "accuracy")
     assert f"the ECE is {errors[0]} % where it was {errors[1]}, of a model that is" in page
     assert f"of a model that is {-100 * lost.mean:.2f} ± {100 * lost.ci95:.2f} points less accurate" in page
-    assert all(abs(less(llama[w], llama[0]).mean) < 0.01 for w in (1e-5, 1e-4, 1e-3))
-    most = max((less(runs, platipus[0]) for weight, runs in platipus.items() if weight), key=lambda d: abs(d.mean))
+    assert all(abs(paired(llama[w], llama[0], "accuracy").mean) < 0.01 for w in (1e-5, 1e-4, 1e-3))
+    errors_of = {weight: mean_ci95(score(runs, "ece").per_task)[0] for weight, runs in llama.items()}
+    assert all(abs(errors_of[w] - errors_of[0]) < 0.01 for w in (1e-5, 1e-4, 1e-3))
+    differences = [paired(runs, platipus[0], "accuracy") for weight, runs in platipus.items() if weight]
+    most = max(differences, key=lambda d: abs(d.mean))
     assert f"within {100 * abs(most.mean):.2f} ± {100 * most.ci95:.2f} points of weight 0" in page
     confidences = sorted(
         -100 * overconfidence(r) for runs in platipus.values() for r in runs if r.protocol == "calibration"
     )
     assert f"under-confident by {confidences[0]:.2f} to {confidences[-1]:.2f} points" in page
-    assert all(less(runs, llama[0]).mean < -0.1 for runs in platipus.values())
+    assert all(paired(runs, llama[0], "accuracy").mean < -0.1 for runs in platipus.values())
 
 
 def test_what_timing_says_of_posteriors_holds_in_their_records():
